@@ -254,13 +254,13 @@ the docstring of that module has the command of the measurement. PGD-10, seed 0.
 A game with seven exits has 127 partial attacks. The double oracle plays some of them and reports
 two values by name:
 
-* *Against partial attacks*: the attacker has an equal set of attacks as in the full game, of which
-  only the played ones count. This value can only be above that of the full game; the aim is at most
-  0.3 points.
+* *Against partial attacks*: the attacker may use the same attacks as in the full game, but only
+  those that were played count. This value can only be above that of the full game; the aim is at
+  most 0.3 points.
 * *With attacks on an expected loss*: the attacker has an enlarged set, and may also attack the
   expected loss of the defender's mixed strategy. This is the value of another game, and it can be
-  below that of the full game. So is the accuracy in the full game of the strategy that is optimal
-  in it, which gives up accuracy against partial attacks.
+  below that of the full game. The strategy that is optimal in this other game can also be less
+  accurate in the full game, because it gives up accuracy against partial attacks.
 
 The double oracle stops when no subset is forecast to lower the value by 0.3 points, one standard
 deviation of the forecast included. This width was chosen on the first two networks; the third one

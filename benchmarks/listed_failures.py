@@ -117,9 +117,10 @@ def page(record: Mapping[str, Mapping[str, Any]]) -> str:
     right = sum(one["right"] for one in results)
     wrong = [one for one in results if not one["right"]]
     credible = sum(one.get("verdict") == "credible" for one in wrong)
-    summary = (
-        f"{right} of {len(results)} results are right; of the others, {credible} are *credible*."
-    )
+    summary = f"All {right} results are right."
+    if wrong:
+        share = f"{right} of {len(results)} results are right"
+        summary = f"{share}; of the others, {credible} are *credible*."
     head = [
         "| kind | failure | truth | " + " | ".join(f"seed {seed}" for seed in SEEDS) + " |",
         "|---|---|---:|" + "---|" * len(SEEDS),

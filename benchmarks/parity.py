@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -214,6 +215,8 @@ def page(ours: dict[str, Any], peers: dict[str, Any]) -> str:
         f"one run each. Differences of a point ({n // 100} images) are within the variation",
         f"between seeds. {versions}.",
         "",
+        *_settings(ours),
+        "",
         *_table(ours, peers, names),
         "",
         "Our passes are forward / backward passes per image, averaged over all images. Images that",
@@ -226,9 +229,32 @@ def page(ours: dict[str, Any], peers: dict[str, Any]) -> str:
         "",
         "## Where results differ, and why",
         "",
-        *(f"* {note}" for note in (*NOTES, *peers["notes"])),
+        # Times are not on this page.
+        *(f"* {note}" for note in (*NOTES, *peers["notes"]) if not note.startswith("seconds")),
     ]
     return "\n".join(lines)
+
+
+def _settings(ours: dict[str, Any]) -> list[str]:
+    """The radii by net and the budgets by attack."""
+    budgets = {cell["attack"]: cell["budget"] for cell in ours["cells"].values()}
+    return [
+        "| net | radius in Linf | radius in L2 |",
+        "|---|---|---|",
+        *(f"| {net.name} | {_radius(net.linf)} | {net.l2:g} |" for net in NETS),
+        "",
+        "| attack | budget, with the step in radii |",
+        "|---|---|",
+        *(
+            f"| {attack} | {', '.join(f'{key} {value}' for key, value in budget.items())} |"
+            for attack, budget in budgets.items()
+        ),
+    ]
+
+
+def _radius(linf: float) -> str:
+    """A radius as people write it: 2/255."""
+    return str(Ball(math.inf, linf)).split()[-1]
 
 
 def _table(ours: dict[str, Any], peers: dict[str, Any], names: list[str]) -> list[str]:

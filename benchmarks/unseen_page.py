@@ -26,7 +26,7 @@ hand for each mechanism; it is an upper bound, since a stronger attack may exist
 the budget `standard` and seed 0, at the state of the code when it first saw the model. A result is
 *right* if it is at most two points above the truth. *Now* is the result after the audit was changed
 because of a failure; other models were not run again. The code of the models is not part of this
-repository.
+repository. There is no record of a round 4.
 
 Made by `python -m benchmarks.unseen_page benchmarks/records/unseen docs/results/unseen.md`."""
 
@@ -44,7 +44,8 @@ def page(rounds: Mapping[str, Mapping[str, Any]]) -> str:
     Args:
         rounds: the records by name.
     """
-    parts = [_INTRO]
+    every = [model for record in rounds.values() for model in record["models"]]
+    parts = [_INTRO, "## All rounds", _summary(every)]
     for name, record in rounds.items():
         models = record["models"]
         parts += [f"## {name.replace('-', ' ').capitalize()}", _summary(models), _table(models)]

@@ -55,7 +55,14 @@ def one(low: float, high: float, **cell: object) -> Row:
 def test_a_verdict_follows_from_the_interval(low, high, expected, verdict) -> None:
     found = decide(replace(CLAIM, expected=expected), result(one(low, high)))
     assert found.verdict is verdict
-    assert found.effect[1:] == (low, high)
+    sign = -1 if expected == "negative" else 1  # effects are positive in the claim's direction
+    assert found.effect[1:] == tuple(sorted((sign * low, sign * high)))
+
+
+def test_a_difference_that_no_image_shows_is_flagged() -> None:
+    found = decide(CLAIM, result(one(0, 0)))
+    assert found.verdict is Verdict.NOT_CONFIRMED
+    assert found.flags == ("equal on every image",)
 
 
 def test_a_published_level_must_be_in_the_interval() -> None:

@@ -26,7 +26,7 @@ class Verdict(StrEnum):
 class CellReference:
     """A cell of a result."""
 
-    table: int  # index in `Result.tables`
+    table: int  # index in `Result.tables`; -1: the last one
     labels: tuple[str, ...]  # the first labels of its row; the last may be abbreviated: "Early"
     column: str
 
@@ -58,9 +58,11 @@ class CellReference:
 class Claim:
     """A statement about robustness, and the cells that decide it.
 
-    The effect is the first cell, or the first minus the second. With `expected="published"` the
-    effect is a level, which is compared with the paper's number in the cell; with `"at most"` it
-    may also be below, as the accuracy under an attack that is said to break a defense.
+    The effect is the first cell, or the first minus the second, with the opposite sign if it is
+    expected to be negative: it is positive in the direction of the claim. With
+    `expected="published"` the effect is a level, which is compared with the paper's number in the
+    cell; with `"at most"` it may also be below, as the accuracy under an attack that is said to
+    break a defense.
     """
 
     claim: str  # one sentence
@@ -99,9 +101,9 @@ def decide(claim: Claim, result: Result) -> Decided:
         result: the record that it names.
 
     Returns:
-        Confirmed if the 95 % interval of the effect excludes zero on the expected side, or, for a
-        published level, contains it or is allowed to be below it; contradicted if it excludes zero
-        on the other side, or is off the level; not confirmed otherwise.
+        Confirmed if the 95 % interval of the effect is above zero, or, for a published level,
+        contains it or is allowed to be below it; contradicted if it is below zero, or off the
+        level; not confirmed otherwise.
     """
     table, row, cell = claim.first.find(result)
     effect = _measured(table, row, cell)
@@ -113,8 +115,14 @@ def decide(claim: Claim, result: Result) -> Decided:
         images = min(images, image_count(other_table, other_row))
         pair = (published, other.paper)
         published = None if pair[0] is None or pair[1] is None else pair[0] - pair[1]
+    if claim.expected == "negative":
+        effect = Measured(-effect.value, -effect.high, -effect.low)
+        published = None if published is None else -published
     verdict = _verdict(claim, effect, published)
-    return Decided(claim, effect, verdict, images, _flags(claim, result, images), published)
+    flags = _flags(claim, result, images)
+    if effect.low == effect.high == 0:
+        flags = (*flags, "equal on every image")
+    return Decided(claim, effect, verdict, images, flags, published)
 
 
 def _verdict(claim: Claim, effect: Measured, published: float | None) -> Verdict:
@@ -123,11 +131,9 @@ def _verdict(claim: Claim, effect: Measured, published: float | None) -> Verdict
         below = effect.high < published
         found = claim.expected == "at most" if below else effect.low <= published
         return Verdict.CONFIRMED if found else Verdict.CONTRADICTED
-    sign = 1 if claim.expected == "positive" else -1
-    low, high = sorted((sign * effect.low, sign * effect.high))
-    if low > 0:
+    if effect.low > 0:
         return Verdict.CONFIRMED
-    return Verdict.CONTRADICTED if high < 0 else Verdict.NOT_CONFIRMED
+    return Verdict.CONTRADICTED if effect.high < 0 else Verdict.NOT_CONFIRMED
 
 
 def _measured(table: Table, row: Row, cell: Cell) -> Measured:

@@ -1,4 +1,4 @@
-"""The first results page: every claim of the papers with verdict, effect, interval and record.
+"""The first results page: claims of the papers with verdict, effect, interval and record.
 
 `python -m saddlepoint.papers.results_index benchmarks/records docs/results/index.md`
 """
@@ -28,12 +28,19 @@ PAPERS: Mapping[str, tuple[str, Sequence[Claim]]] = {
 _COLUMNS = ("claim", "verdict", "effect, points or %", "images", "network, data", "record")
 _READING = (
     "An effect is shown with its 95 % interval over images and [the paper's number] where it "
-    "reports one. *Confirmed*: the interval excludes zero on the side that the claim says, or "
-    "contains the published level, or is below it where an attack is said to break a defense. "
-    "*Contradicted*: it excludes zero on the other side, or is off the level. *Not confirmed*: it "
-    "contains zero. Differences of two cells have the interval of independent samples, which is "
-    "too wide where both use the same images. A record's page gives its command, commit, weights "
-    "by SHA-256 and all numbers."
+    "reports one. Differences are positive in the direction of the claim. *Confirmed*: the "
+    "interval is above zero. *Contradicted*: it is below zero. *Not confirmed*: it contains zero. "
+    "Only the direction of a difference is judged: a confirmed effect may be much smaller or "
+    "larger than the paper's, and the pages of the papers compare sizes and orders as well. Where "
+    "a claim is about an accuracy, which has no sign, it is confirmed if the interval contains the "
+    "paper's number, or is below it where an attack is said to break a defense, and contradicted "
+    "otherwise.",
+    "Differences of two cells have the interval of independent samples, which is too wide where "
+    "both use the same images; tables of differences have paired intervals. *Stale record*: made "
+    "before a change of the code that may affect it; the page gives the reason. *Base network x % "
+    "clean*: less than 70 % on CIFAR-10 or 95 % on MNIST. Costs, and tables that decide no claim "
+    "about accuracy, are on the pages of the papers. A record's page gives its command, commit, "
+    "weights by SHA-256 and all numbers.",
 )
 _FIGURES = {  # captions by the path of a chart beside the page
     "multi-exit/triple-wins-payoffs.svg": "Accuracy by attacked exits and the defender's exits",
@@ -65,7 +72,7 @@ def write_index(records: Path, out: Path) -> Path:
         FileNotFoundError: if a claim names a record that does not exist.
         ValueError: if a record does not have the cell of a claim.
     """
-    parts = ["# Results: what was confirmed", _intro(records, out), _READING]
+    parts = ["# Results: what was confirmed", _intro(records, out), *_READING]
     ours = list[str]()
     commands = dict[str, str]()
     for folder, (title, claims) in PAPERS.items():
@@ -79,10 +86,10 @@ def write_index(records: Path, out: Path) -> Path:
         theirs = [one for one in decided if not one.claim.ours]
         rows = [_line(one, stale) for one in theirs]
         parts += [f"## {title}", _summary(theirs), _table(rows), _not_run(records / folder)]
-    parts.insert(3, "## What no paper reports\n\n" + _table(ours))
+    parts.insert(4, "## What no paper reports\n\n" + _table(ours))
     listed = "\n".join(f"- {record}: `{command}`" for record, command in commands.items())
     parts += [_run_again(records), f"## Commands\n\n{_RERUN}\n\n{listed}"]
-    parts.insert(4, "\n\n".join(f"![{text}]({path})" for path, text in _FIGURES.items()))
+    parts.insert(5, "\n\n".join(f"![{text}]({path})" for path, text in _FIGURES.items()))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
     return out

@@ -289,8 +289,8 @@ EngineChoice = Annotated[
     Literal["auto", "off", "channels-last"],
     Field(
         description="Copy of an ordinary net that attacks run on; all points are evaluated on the "
-        "net itself. auto: with folded batch normalization, if that saves time. channels-last: "
-        "with this memory layout in any case. off: none."
+        "net itself. auto: with folded batch normalization, if its outputs stay equal. "
+        "channels-last: with this memory layout in any case. off: none."
     ),
     Flag(panel=COMPUTATION),
 ]

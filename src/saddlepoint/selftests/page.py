@@ -121,15 +121,15 @@ def _family_tables(lines: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _provenance(tests: Sequence[Mapping[str, Any]]) -> str:
-    """The commands and package versions that produced the record."""
-    versions: dict[str, str] = {}
+    """The commands that produced the records, each with its package versions."""
+    made: dict[str, dict[str, str]] = {}
     for test in tests:
-        versions |= test["versions"]
-    commands = ", ".join(
-        f"`{command}`" for command in dict.fromkeys(test["command"] for test in tests)
-    )
-    packages = ", ".join(f"{name} {number}" for name, number in versions.items())
-    return f"Made by {commands} with {packages}."
+        made.setdefault(test["command"], {}).update(test["versions"])
+    texts = [
+        f"`{command}` with {', '.join(f'{name} {number}' for name, number in versions.items())}"
+        for command, versions in made.items()
+    ]
+    return f"Made by {'; '.join(texts)}."
 
 
 def _summary(tests: Sequence[Mapping[str, Any]]) -> str:

@@ -30,7 +30,7 @@ def with_engine(plan: Plan, option: EngineOption, facts: TargetFacts) -> Plan:
 
     Args:
         plan: the plan.
-        option: "auto" (fold batch normalization if that saves time, with the memory layout that
+        option: "auto" (fold batch normalization if outputs stay equal, with the memory layout that
             suits the layers), "off", or "channels-last" (in this layout in any case, whatever the
             cost of the plan).
         facts: what was measured about the target.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from saddlepoint.papers.cells import accuracy_cell
 from saddlepoint.papers.deq.experiment import DEQExperiment
 from saddlepoint.papers.deq.states import StateResults
+from saddlepoint.papers.deq.three_ways import Effect, Profile, effects_table
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Plot, Result, Row, Table
 from saddlepoint.zoo.deq import EarlyState, FinalState
@@ -24,6 +25,7 @@ def run(request: Request) -> Result:
     rows = list[Row]()
     findings = list[str]()
     results = list[StateResults]()
+    effects = list[Effect]()
     errors = {}
     accuracies = {}
     for name in (*experiment.exact_networks, "unrolled"):
@@ -37,6 +39,7 @@ def run(request: Request) -> Result:
         robust = _accuracies(states)
         accuracies[subject.title] = tuple((float(n), value) for n, value in enumerate(robust, 1))
         findings.append(states.accumulation(early))
+        effects.append(Profile(states, early).effect)
         findings.append(_lowest_error(subject.title, medians[:-1]))
     title = "Accuracy under the ready-made PGD-10"
     scored = experiment.setting.test_images
@@ -54,7 +57,7 @@ def run(request: Request) -> Result:
     )
     return experiment.result(
         "figure-2",
-        [table, *(states.table() for states in results)],
+        [table, *(states.table() for states in results), effects_table(effects)],
         states=results,
         findings=findings,
         charts=[chart, accuracy_chart],

@@ -5,14 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from saddlepoint.evaluation import Outcomes
-from saddlepoint.papers.deq.experiment import DEQExperiment
+from saddlepoint.evaluation.bootstrap import mean_of
+from saddlepoint.papers.deq.experiment import DEQExperiment, stack_correct
 from saddlepoint.papers.deq.gradients import adjoint_at, adjoint_final
 from saddlepoint.papers.deq.states import StateResults
 from saddlepoint.papers.deq.subjects import DEQSubject
+from saddlepoint.papers.deq.three_ways import Effect, effects_table
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, HeatMap, Result, Row, Table
-from saddlepoint.zoo.deq import EarlyState
+from saddlepoint.zoo.deq import EarlyState, FinalState
+
+NEXT = "mean over states z_n: attack with u_n minus attack with u_(n+1)"
 
 
 def run(request: Request) -> Result:
@@ -20,7 +23,8 @@ def run(request: Request) -> Result:
     experiment = DEQExperiment.open(request)
     subject = experiment.subject("unrolled")
     states = experiment.states(subject)
-    accuracy = {start: _accuracy(experiment, subject, start=start) for start in (True, False)}
+    correct = {start: _correct(experiment, subject, start=start) for start in (True, False)}
+    accuracy = {start: 100 * values.mean(-1) for start, values in correct.items()}
     titles = {
         True: "Accuracy of the state z under PGD-10 with the gradient at u, %",
         False: "The same with the loss of z_1 instead of z_0 in the first adjoint step (ours), %",
@@ -39,7 +43,7 @@ def run(request: Request) -> Result:
     )
     return experiment.result(
         "figure-4",
-        [*tables, states.table()],
+        [*tables, states.table(), effects_table([_effect(states, correct[True])])],
         states=[states],
         notes=(
             "the last adjoint state belongs to the solver's best state, from which the final state "
@@ -50,15 +54,21 @@ def run(request: Request) -> Result:
     )
 
 
-def _accuracy(experiment: DEQExperiment, subject: DEQSubject, *, start: bool) -> Tensor:
-    """[T + 1, T] accuracy in percent of z_1..z_T by the adjoint state of the attack."""
+def _correct(experiment: DEQExperiment, subject: DEQSubject, *, start: bool) -> Tensor:
+    """[T + 1, T, N] correct predictions of z_1..z_T by the adjoint state of the attack."""
     numbers = range(1, subject.steps + 1)
     gradients = [*(adjoint_at(n, start=start) for n in numbers), adjoint_final()]
     attacks = [gradient.pgd(experiment.setting.pgd) for gradient in gradients]
     episodes = experiment.play(subject, attacks, subject.test)
-    outcomes = Outcomes.of(episodes, subject.defense.names, "example")
-    columns = [outcomes.answers.index(EarlyState(n).name) for n in numbers]
-    return 100 * (1 - outcomes.payoff()[:, columns])
+    return stack_correct(subject, episodes, [EarlyState(n).name for n in numbers])
+
+
+def _effect(states: StateResults, correct: Tensor) -> Effect:
+    """How much stronger u_(n+1) is on z_n than u_n, from correct predictions [T + 1, T, N]."""
+    n = torch.arange(correct.shape[1])
+    difference = mean_of((correct[n, n] - correct[n + 1, n]).mean(0))
+    residual = states.residual_cell(FinalState.name)
+    return Effect(states.subject.title, NEXT, difference, residual)
 
 
 def _table(experiment: DEQExperiment, states: StateResults, title: str, accuracy: Tensor) -> Table:

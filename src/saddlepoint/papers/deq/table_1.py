@@ -15,6 +15,7 @@ from saddlepoint.papers.deq import published
 from saddlepoint.papers.deq.experiment import DEQExperiment
 from saddlepoint.papers.deq.gradients import Gradient, ready_made, unrolled_final
 from saddlepoint.papers.deq.states import StateResults
+from saddlepoint.papers.deq.three_ways import GradientAttacks, Profile, effects_table
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result, Row, Table
 from saddlepoint.zoo.deq import FinalState
@@ -33,11 +34,12 @@ def run(request: Request) -> Result:
     gradients = {EXACT: ready_made(subject.net), UNROLLED: unrolled_final(subject.net, steps)}
     correct = _attack(experiment, states, gradients)
     rows = tuple(_row(states, correct, name) for name in gradients)
+    attacks = GradientAttacks(Profile(states, experiment.early(subject)), correct)
     title = "Accuracy of the final state, %"
     table = Table(title, ("network", "gradient"), COLUMNS, rows, len(subject.test.x))
     return experiment.result(
         "table-1",
-        [table, states.table()],
+        [table, states.table(), effects_table(attacks.effects)],
         states=[states],
         notes=[
             f"unrolled gradient: {steps} steps with damping 0.5 from the state at which the "
@@ -46,7 +48,7 @@ def run(request: Request) -> Result:
         findings=[
             *masking(correct),
             _smallest_residual(states),
-            states.accumulation(experiment.early(subject)),
+            states.accumulation(attacks.profile.early),
         ],
     )
 

@@ -5,6 +5,12 @@ from __future__ import annotations
 from saddlepoint.papers.deq import published
 from saddlepoint.papers.deq.experiment import DEQExperiment
 from saddlepoint.papers.deq.grid import COLUMNS, NOTES, OURS, OURS_NOTE, Grid, with_pgd
+from saddlepoint.papers.deq.three_ways import (
+    Effect,
+    effects_of_ours,
+    effects_table,
+    grid_effects,
+)
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result, Row, Table
 
@@ -27,6 +33,7 @@ def under_pgd(request: Request, name: str, networks: tuple[str, ...]) -> Result:
     experiment = DEQExperiment.open(request)
     rows = list[Row]()
     findings = list[str]()
+    effects = list[Effect]()
     grids = [Grid.of(experiment, network) for network in networks]
     for grid in grids:
         correct = grid.correct(with_pgd(experiment))
@@ -34,13 +41,14 @@ def under_pgd(request: Request, name: str, networks: tuple[str, ...]) -> Result:
         rows += grid.rows_with_ours(correct, ours, published.PGD[grid.subject.name])
         findings += grid.findings(correct, "PGD-10")
         findings += grid.stronger_variant(correct, ours)
+        effects += [*grid_effects(grid, correct), *effects_of_ours(grid, correct, ours)]
     scored = experiment.setting.test_images
     title = "Accuracy under PGD-10, %"
     table = Table(title, ("network", "defense"), (*COLUMNS, *OURS), tuple(rows), scored)
     states = [grid.states for grid in grids]
     return experiment.result(
         name,
-        [table, *(one.table() for one in states)],
+        [table, *(one.table() for one in states), effects_table(effects)],
         states=states,
         notes=(*NOTES, OURS_NOTE),
         findings=findings,

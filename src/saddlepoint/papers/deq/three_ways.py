@@ -34,6 +34,8 @@ MASKED_LONG = "PGD-1000: exact minus unrolled gradient"
 MASKED_SQUARE = "exact gradient, PGD-10, minus Square"
 EARLY_BROKEN = "early state: unrolled Final minus unrolled Intermediate"
 ENSEMBLE = "minimum over attacks: ensemble minus final state"
+PER_IMAGE = "ensemble: strongest attack for all images minus strongest attack per image"
+WITHOUT_START = "early state: adjoint Intermediate minus the same without z_0"
 _BACKWARD = 7  # backward solver steps of the exact gradient of a network trained without it
 
 
@@ -263,13 +265,13 @@ def defenses_table(
     for grid in grids:
         correct = grid.correct(with_pgd(experiment), grid.subject.test.first(images))
         rows += grid.rows(correct, published.PGD.get(grid.subject.name, {}))
-        effects += _grid_effects(grid, correct)
+        effects += grid_effects(grid, correct)
         findings += grid.findings(correct, "PGD-10")[:2]
     title = "Accuracy under PGD-10, % (Table 2)"
     return Table(title, ("network", "defense"), COLUMNS, tuple(rows), images), effects, findings
 
 
-def _grid_effects(grid: Grid, correct: Tensor) -> list[Effect]:
+def grid_effects(grid: Grid, correct: Tensor) -> list[Effect]:
     """Return the differences of Table 2 from correct predictions [A, D, N]."""
     final, early, ensemble = range(len(published.DEFENSES))
     at_final, intermediate = (
@@ -296,6 +298,31 @@ def _grid_effects(grid: Grid, correct: Tensor) -> list[Effect]:
     return [
         Effect(title, EARLY_BROKEN, mean_of(at_final - intermediate), residual, broken),
         Effect(title, ENSEMBLE, gain, residual, gained),
+    ]
+
+
+def effects_of_ours(grid: Grid, correct: Tensor, ours: Tensor) -> list[Effect]:
+    """Return how much stronger an attacker is that the paper does not consider.
+
+    Args:
+        grid: the network with its defenses.
+        correct: [A, D, N] correct predictions under the six attacks.
+        ours: [2, D, N] correct predictions under the attacks of `grid.OURS`.
+    """
+    _, early, ensemble = range(len(published.DEFENSES))
+    of_ensemble = correct[:, ensemble]
+
+    def per_image(rows: Tensor) -> float:
+        chosen = of_ensemble[:, rows]
+        return float(chosen.mean(-1).amin() - chosen.amin(0).mean())
+
+    before = correct[published.ATTACKS.index("adjoint Intermediate"), early]
+    after = ours[0, early]
+    residual = grid.states.residual_cell(FinalState.name)
+    title = grid.subject.title
+    return [
+        Effect(title, PER_IMAGE, bootstrap(per_image, correct.shape[-1]), residual),
+        Effect(title, WITHOUT_START, mean_of(before - after), residual),
     ]
 
 
