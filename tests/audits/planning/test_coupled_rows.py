@@ -219,18 +219,16 @@ def test_named_steps_are_passed_by_the_identity_first_and_exactly_once() -> None
     assert rules[2] == {}
 
 
-def test_long_rounds_follow_all_views_and_the_last_one_alone() -> None:
+def test_one_attack_follows_all_views_and_another_one_the_last_alone() -> None:
     views = present(TraitName.VIEWS_DISAGREE, "two views", places=("a",), amount=0.5)
-    rounds = compose(Costly(), sp.Threat(sp.Linf(0.1)), "standard", TargetFacts(Traits((views,))))[
-        0
-    ].adversary
-    assert isinstance(rounds, RowRounds)
-    summed = rounds.direct
-    last = replace(summed, aim=last_view)
-    assert summed.aim is last_value_summed_gradient
-    assert rounds.attacks[2:] == tuple(
-        one.scaled(times) for times in (2, 4, 8) for one in (summed, last)
-    )
+    facts = TargetFacts(Traits((views,)))
+    plan = compose(Costly(), sp.Threat(sp.Linf(0.1)), "standard", facts)
+    rounds = [one.adversary for one in plan if isinstance(one.adversary, RowRounds)]
+    aims = [one.direct.aim for one in rounds]
+    assert aims == [last_value_summed_gradient, last_view]
+    for one in rounds:
+        assert one.attacks[2:] == tuple(one.direct.scaled(times) for times in (2, 4, 8))
+    assert rounds[1].direct.name == "apgd-last-view"
 
 
 def test_a_wrong_decoupled_defense_is_an_error() -> None:

@@ -83,9 +83,14 @@ class Planner:
 
     @property
     def rounds(self) -> RowRounds | None:
-        """The attack of single rows that was run; None if rows are independent."""
-        planned = (run.adversary for run in self.evidence.runs if not run.remedy)
-        inner = (one.adversary if isinstance(one, AgainstAnswer) else one for one in planned)
+        """The strongest attack of single rows that was run; None if rows are independent."""
+        e = self.evidence
+        planned = [run for run in e.runs if not run.remedy]
+        planned.sort(key=lambda run: e.row(run).robust_accuracy)
+        inner = (
+            run.adversary.adversary if isinstance(run.adversary, AgainstAnswer) else run.adversary
+            for run in planned
+        )
         return next((one for one in inner if isinstance(one, RowRounds)), None)
 
     def on_answer(self, adversary: Adversary) -> Adversary:
