@@ -116,8 +116,8 @@ def decide(claim: Claim, result: Result) -> Decided:
         pair = (published, other.paper)
         published = None if pair[0] is None or pair[1] is None else pair[0] - pair[1]
     if claim.expected == "negative":
-        effect = Measured(-effect.value, -effect.high, -effect.low)
-        published = None if published is None else -published
+        effect = Measured(0 - effect.value, 0 - effect.high, 0 - effect.low)  # no -0.0
+        published = None if published is None else 0 - published
     verdict = _verdict(claim, effect, published)
     flags = _flags(claim, result, images)
     if effect.low == effect.high == 0:
