@@ -282,6 +282,20 @@ def test_a_remedy_continues_the_last_rounds_from_the_worst_points() -> None:
     assert [one.attack for one in found.attacks] == [PGD(16), PGD(32)]
 
 
+def test_a_remedy_continues_the_stronger_of_two_attacks_by_row() -> None:
+    attacks = [RowRounds(sp.Direct(name, PGD(2), stop_at_success=True)) for name in ("a", "b")]
+    runs = [SimpleNamespace(adversary=one, remedy=False) for one in attacks]
+    accuracies = {"a": 0.2, "b": 0.1}
+
+    def row(run: SimpleNamespace) -> SimpleNamespace:
+        return SimpleNamespace(robust_accuracy=accuracies[run.adversary.direct.name])
+
+    planner = SimpleNamespace(evidence=SimpleNamespace(runs=runs, row=row))
+    assert Planner.rounds.fget(planner) is attacks[1]  # type: ignore[attr-defined]
+    accuracies["b"] = 0.2
+    assert Planner.rounds.fget(planner) is attacks[0]  # type: ignore[attr-defined]
+
+
 @pytest.mark.slow
 def test_an_audit_of_coupled_rows_attacks_them_one_by_one() -> None:
     """Each row is broken at another step: whole batches have one error, rows have all."""
