@@ -140,10 +140,9 @@ def _wrong_with_all_rules(probe: GradientProbe) -> bool:
     _, ctx = probe.target.trace()
     named: dict[str, Rule] = dict.fromkeys(ctx.sites - set(ctx.solve_info), BPDA())
     solves: dict[str, Rule] = dict.fromkeys(ctx.solve_info, Checkpointed())
-    return all(
-        _state(replace(probe, rules=rules)) is Check.WRONG
-        for rules in ({}, named, solves, {**named, **solves})
-    )
+    every: list[dict[str, Rule]] = [{}, named, solves, {**named, **solves}]
+    different = [rules for k, rules in enumerate(every) if rules not in every[:k]]
+    return all(_state(replace(probe, rules=rules)) is Check.WRONG for rules in different)
 
 
 def gradient_state(probe: GradientProbe) -> Check:

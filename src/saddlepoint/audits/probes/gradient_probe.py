@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -82,7 +83,20 @@ class GradientProbe:
         return found.grad.nan_to_num(0.0, 0.0, 0.0)
 
     def value(self, x: Tensor) -> Tensor:
-        """[n] the margin at points [n, ...]."""
+        """[n] the margin at points [n, ...].
+
+        Checks of several gradients use the same points. A target that declares equal outputs of
+        equal calls, which may be expensive, is called once.
+        """
+        if not self.target.repeatable:
+            return self._value(x)
+        content = hashlib.sha256(x.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        known = self.target.margins
+        if content.digest() not in known:
+            known[content.digest()] = self._value(x)
+        return known[content.digest()]
+
+    def _value(self, x: Tensor) -> Tensor:
         objective = replace(self._objective(), loss=margin, rules={})
         return Backprop().evaluate(objective, x, self.target.keys()).value
 

@@ -58,6 +58,8 @@ class ProbeTarget:
     original: Target | None = None  # the target in standard form
     notes: tuple[Symptom, ...] = ()  # what was done to get it into this form
     pure: bool = False  # calls on the same images are equal: `pure_function`
+    # Margins [n] by hash of the points, of this target and of forms that differ in gradients alone.
+    margins: dict[bytes, Tensor] = field(default_factory=dict, repr=False, compare=False)
     _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -119,6 +121,11 @@ class ProbeTarget:
     def adapts(self) -> bool:
         """It declares that it adapts to test images."""
         return self.defense.memory != "none"
+
+    @property
+    def repeatable(self) -> bool:
+        """It declares that equal calls have equal outputs."""
+        return self.declares and not self.defense.random and not self.adapts
 
     @property
     def opaque(self) -> bool:
