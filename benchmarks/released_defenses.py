@@ -184,7 +184,7 @@ def closed_loop_audit(arguments: argparse.Namespace, load: Callable[..., nn.Modu
     static, defense = Plain(load(CHEN)), fitted(load(CHEN, stem_slope=0.0), arguments)
     notes = (
         *_about_closed_loop(defense),
-        "rounds with the gradient of the last view alone were added to audits after an audit "
+        "attacks along the gradient of the last view alone were added to audits after an audit "
         "without them had left 6 of the first 64 test images",
     )
     bench = Bench(arguments, CLOSED_LOOP_AUDIT, CHEN, CLOSED_LOOP_BATCH, Linf(2 / 255), notes)
@@ -226,6 +226,8 @@ def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
         "attacked at the radii of the last three rounds together. The paper has one run of "
         f"{counted(BUDGETS.soap_steps, 'step')}. All final points are evaluated together on SOAP. "
         "Its steps and rounds were chosen on the first 64 test images",
+        "audits attack along all views and along the last view separately since audits that did "
+        "both in one attack had left 5 and 7 of the audited images",
     )
     bench = Bench(arguments, SOAP_EXPERIMENT, SHI, SOAP_BATCH, Linf(8 / 255), notes)
     fgsm = Direct("FGSM", FGSM(), loss=cross_entropy)

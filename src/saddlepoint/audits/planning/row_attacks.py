@@ -22,8 +22,8 @@ def row_attacks(parts: Parts) -> Iterator[Choice]:
 
     Attacks of whole batches are for rows that influence each other much, these are for rows that
     depend on their own pixels most. Gradients of earlier views lead to the answer of one defense
-    and away from that of another, so there is an attack with them and one without: what rows share
-    follows from the points of the last round, which one attack must not disturb for the other.
+    and away from that of another, so there is one attack along them and one along the gradient of
+    the last view alone. A remedy continues the stronger one.
     """
     if not parts.single_rows or not parts.budget.targets:
         return
