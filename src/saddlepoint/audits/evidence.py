@@ -312,10 +312,35 @@ class Evidence:
         return min(most, job.batch_size)
 
     def sample(self, count: int, among: Tensor | None = None) -> Tensor:
-        """The first `count` rows, among those [N] that qualify; for coupled rows whole batches."""
+        """The first `count` rows, among those [N] that qualify.
+
+        Coupled rows are not separated: the batch with the most rows that qualify is returned, of
+        several such batches the one with a row that attacks brought closest to an error, and of a
+        stream all batches up to the first row that qualifies. Nothing is returned if none does.
+        """
         job = self.plan.job
         if self.defense.unit != "example":
-            first = job.groups[0]
-            return first[: job.threat.examples_per_cell(len(first), job.batch_size)]
+            return self._batch(among)
         rows = torch.arange(len(job.x)) if among is None else among.cpu().nonzero()[:, 0]
         return rows[: min(count, self.rows_at_once)].to(job.x.device)
+
+    def _batch(self, among: Tensor | None) -> Tensor:
+        job = self.plan.job
+        size = job.threat.examples_per_cell(len(job.groups[0]), job.batch_size)
+        batches = [batch for group in job.groups for batch in torch.split(group, size)]
+        if among is None:
+            return batches[0]
+        if self.defense.unit == "stream":  # outputs depend on all batches before
+            found = among.cpu().nonzero()[:, 0]
+            return job.groups[0][: (int(found[0]) // size + 1) * size if len(found) else 0]
+        margins = torch.cat([group.verdict.margin[0] for group in self.groups]).cpu()
+
+        def rank(batch: Tensor) -> tuple[int, float]:
+            rows = batch.cpu()
+            qualified = rows[among.cpu()[rows]]
+            if not len(qualified):
+                return 0, -torch.inf
+            return len(qualified), float(margins[qualified].amax())
+
+        best = max(batches, key=rank)
+        return best if rank(best)[0] else best[:0]

@@ -14,6 +14,7 @@ from saddlepoint.evaluation.combinators import (
     SingleTarget,
     SkipMisclassified,
     Transfer,
+    from_starts,
 )
 from saddlepoint.evaluation.corruption import Corruption
 from saddlepoint.evaluation.cost import PassCost
@@ -90,6 +91,7 @@ __all__ = [
     "WorstCaseOrder",
     "autoattack",
     "evaluate",
+    "from_starts",
     "high_confidence",
     "play",
     "rand_suite",

@@ -68,6 +68,11 @@ class Adversary(ABC):
         """The part of the cost that applies to every example that is still classified correctly."""
         return self.cost(draws)
 
+    @property
+    def starts_per_run(self) -> int:
+        """The number of random points from which a run starts, one after another."""
+        return 1
+
     def single_run(self) -> Adversary | None:
         """One run of one optimizer, if that is what the adversary repeats; None if it is not."""
         return None
@@ -117,6 +122,10 @@ class AdversaryWrapper(Adversary):
     def first_stage_cost(self, draws: int = 1) -> PassCost | None:
         cost = self.adversary.first_stage_cost(draws)
         return None if cost is None else cost.plus_forward(self.added_forward(draws))
+
+    @property
+    def starts_per_run(self) -> int:
+        return self.adversary.starts_per_run
 
     def continued(self, points: Tensor) -> Adversary:
         return replace(self, adversary=self.adversary.continued(points))

@@ -179,6 +179,11 @@ class Restarts(AdversaryWrapper):
         return Cascade(self.name, runs).move(context, defense, x, y)
 
 
+def from_starts(adversary: Adversary, times: int) -> Adversary:
+    """The adversary from at least this many random starts."""
+    return adversary if adversary.starts_per_run >= times else Restarts(adversary, times)
+
+
 @dataclass(frozen=True)
 class OtherKeys(AdversaryWrapper):
     """The adversary with other random keys.

@@ -78,6 +78,10 @@ class RowRounds(AroundDirect):
         """The attacks of all rounds."""
         return (self.direct, *self.then)
 
+    @property
+    def starts_per_run(self) -> int:
+        return len(self.attacks)
+
     def children(self) -> Sequence[Adversary]:
         return self.attacks
 

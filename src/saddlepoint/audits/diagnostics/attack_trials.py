@@ -18,8 +18,8 @@ from saddlepoint.evaluation import (
     AdversaryWrapper,
     AttackContext,
     OtherKeys,
-    Restarts,
     RowSearch,
+    from_starts,
 )
 
 _OTHER_SEED = 7919  # added to the seed: other random numbers for every image
@@ -30,7 +30,7 @@ def longer_attack(adversary: Adversary, salt: int) -> Adversary:
     """Twice the steps of an attack from two other starts; another salt gives other starts."""
     twice = adversary.map_direct(lambda direct: direct.scaled(2))
     # With the same random keys as before, the attack would only be repeated.
-    return OtherKeys(Restarts(twice, 2), _OTHER_STARTS + salt)
+    return OtherKeys(from_starts(twice, 2), _OTHER_STARTS + salt)
 
 
 @dataclass(frozen=True)

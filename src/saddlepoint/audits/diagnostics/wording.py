@@ -16,10 +16,13 @@ from saddlepoint.phrases import agree, count, count_of, how_often, names, percen
 def broken_images(compared: Compared) -> str:
     """The part of correctly classified images that an attack broke.
 
+    Rows of a batch that were misclassified before are in the comparison and not counted.
     For a randomized defense other draws may be better, so the part may be negative: it broke none.
     """
     broken = max(float((compared.first - compared.second).sum()), 0.0)
-    return count_of(broken, len(compared.first), "correctly classified image")
+    certain = bool(((compared.first == 0) | (compared.first == 1)).all())
+    total = int(compared.first.sum()) if certain else len(compared.first)
+    return count_of(broken, total, "correctly classified image")
 
 
 def clean_transfers(runs: Sequence[AttackRun], copied: int) -> str:

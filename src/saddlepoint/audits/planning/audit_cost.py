@@ -12,7 +12,7 @@ from saddlepoint.audits.planning.choice import Choice
 from saddlepoint.audits.shared_noise import MOST_DRAWS, PARTS
 from saddlepoint.audits.target.wrappers import ValueWithoutGrad
 from saddlepoint.defenses import Defense, DefenseWrapper
-from saddlepoint.evaluation import Adversary, Restarts, RowSearch
+from saddlepoint.evaluation import Adversary, RowSearch, from_starts
 
 MANY = 64  # rows of a cheap diagnostic
 FEW = 32  # rows of a diagnostic that costs as much as an attack
@@ -148,7 +148,7 @@ def _watched(run: Adversary, draws: int) -> int:
 
 
 def _longer(run: Adversary, draws: int) -> int:
-    return _total(Restarts(run.map_direct(lambda direct: direct.scaled(2)), 2), draws)
+    return _total(from_starts(run.map_direct(lambda direct: direct.scaled(2)), 2), draws)
 
 
 def _single_step(run: Adversary, draws: int) -> int:

@@ -104,7 +104,7 @@ def _not_yet_converged(e: Evidence) -> Iterator[Trigger]:
         yield Trigger(
             ItemName.CONVERGED,
             f"twice the steps of {e.strongest_name} broke "
-            f"{count_of(broken, len(compared.first), 'unbroken image')}",
+            f"{count_of(broken, int(compared.first.sum()), 'unbroken image')}",
             decisive=False,
         )
 
