@@ -5,14 +5,16 @@
 CPU time of PGD-20 and APGD-100 on the given net and on its folded copy, alternately in one process
 with one thread, as ratios. With `--peers`, the same attacks on the copy are compared with those of
 other libraries on the given net, on the first images of the batch; APGD only with the peer that is
-fastest with 10 steps, because 100 steps of all take long. Audits with the budget `standard` and the
-engine on and off then evaluate the same images. The nets are expected beside the project, in
-`../shared/models`.
+fastest with 10 steps, because 100 steps of all take long. The fastest peer is also compared with
+the attack as audits run it: it makes no further queries of an image that is misclassified. Audits
+with the budget `standard` and the engine on and off then evaluate the same images. The nets are
+expected beside the project, in `../shared/models`.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import sys
@@ -62,10 +64,13 @@ def load(folder: Path, name: str) -> nn.Module:
     return LastExit(net).eval() if name.startswith("triplewins") else net
 
 
-def attack(name: str, form: nn.Module, x: Tensor, y: Tensor, space: sp.Ball) -> None:
-    """Run one of the attacks."""
+def attack(
+    name: str, form: nn.Module, x: Tensor, y: Tensor, space: sp.Ball, *, stop: bool = False
+) -> None:
+    """Run one of the attacks; with `stop`, on each image until it is misclassified."""
     context = AttackContext.open(Threat(space), torch.arange(len(x)), 0)
-    Direct(name, ATTACKS[name], loss=cross_entropy).move(context, Plain(form), x, y)
+    direct = Direct(name, ATTACKS[name], loss=cross_entropy, stop_at_success=stop)
+    direct.move(context, Plain(form), x, y)
 
 
 def timed(
@@ -97,11 +102,14 @@ def timed_peers(
             short = peer_runs(KINDS[name], net, x, y, space.radius, _TRIAL_STEPS)
             fastest = min(short, key=lambda peer: seconds(short[peer]))
             others = {fastest: others[fastest]}
-        if others:
-            found[name] = beside_peers(
-                lambda name=name: attack(name, prepared.net, x, y, space), others, rounds
-            )
-            print(f"  {name}: {found[name]}", flush=True)
+        if not others:
+            continue
+        run = functools.partial(attack, name, prepared.net, x, y, space)
+        whole = beside_peers(run, others, rounds)
+        one = {str(whole["fastest"]): others[str(whole["fastest"])]}
+        stopped = beside_peers(functools.partial(run, stop=True), one, rounds)
+        found[name] = {**whole, "until_success": stopped}
+        print(f"  {name}: {found[name]}", flush=True)
     return found
 
 

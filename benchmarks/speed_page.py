@@ -113,12 +113,16 @@ def _spread(ratios: list[float]) -> str:
 def engine(record: Record) -> Iterator[Row]:
     """Time of attacks on a folded copy, relative to the given net and to the fastest peer."""
     for name, found in record.items():
-        cells = [
-            f"{found[part][attack]['ratio']:.2f}" if part in found else "not measured"
-            for part in ("timed", "peers")
-            for attack in ("PGD-20", "APGD-100")
-        ]
-        yield name, found["form"], *cells
+        for attack, given in found["timed"].items():
+            beside = found["peers"][attack]
+            yield (
+                name,
+                attack,
+                f"{given['ratio']:.2f}",
+                beside["fastest"],
+                f"{beside['ratio']:.2f}",
+                f"{beside['until_success']['ratio']:.2f}",
+            )
 
 
 # By name: the record, the columns, and the function that makes the rows.
@@ -157,11 +161,11 @@ TABLES: dict[str, tuple[str, tuple[str, ...], Callable[[Record], Iterator[Row]]]
         "engine",
         (
             "network",
-            "copy",
-            "PGD-20, of the given network",
-            "APGD-100",
-            "PGD-20, of the fastest peer",
-            "APGD-100",
+            "attack",
+            "time, of the given network",
+            "fastest peer",
+            "time, of that peer's",
+            "the same until success",
         ),
         engine,
     ),

@@ -6,14 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.audits.linear_defenses import IDENTITY, THREAT, X, Y, plan_for
+from tests.audits.linear_defenses import IDENTITY, NET, RADIUS, THREAT, Coupled, X, Y, plan_for
 
 import saddlepoint as sp
 from saddlepoint.audits import collect
+from saddlepoint.audits.diagnostics.attack_trials import longer_attack
 from saddlepoint.audits.diagnostics.checklist import checklist
 from saddlepoint.audits.diagnostics.values import Compared
 from saddlepoint.audits.pipeline import InProcess
 from saddlepoint.audits.verdict import ItemName, State
+from saddlepoint.evaluation import Restarts, RowRounds
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +45,68 @@ def test_one_image_in_a_sample_stands_for_several_in_all(evidence, broken, sampl
 
 def test_less_than_one_point_of_accuracy_may_be_missed(evidence):
     assert state_after(evidence, 1, 101) is State.PASS
+
+
+BATCH = 8
+
+
+def coupled_evidence(x, y, attack):
+    """A defense whose rows are attacked together, in batches of 8."""
+    plan = plan_for(Coupled(), (attack,), THREAT, x, y, batch_size=BATCH)
+    return collect(plan, InProcess())
+
+
+def by_lead():
+    """Images in the order of their leads, and those leads."""
+    outputs = NET(X).detach()
+    leads = (outputs[:, 0] - outputs[:, 1]).abs()
+    order = leads.argsort()
+    return X[order], Y[order], leads[order]
+
+
+def test_the_batch_with_the_most_unbroken_images_is_checked():
+    """The largest change of a lead is 2 radius ||w||_1, so the images of the first batch break."""
+    x, y, leads = by_lead()
+    reach = 2 * RADIUS * float(NET.w.detach().abs().sum())
+    broken = int((leads < reach).sum())
+    first = (broken // BATCH) * BATCH  # the first image of a batch that is broken in part
+    parts = [torch.arange(BATCH), torch.arange(first, first + BATCH)]
+    rows = torch.cat([*parts, torch.arange(len(x) - BATCH, len(x)), torch.arange(BATCH)])
+    evidence = coupled_evidence(x[rows], y[rows], sp.Direct("apgd", sp.APGD(20), loss=sp.margin))
+    assert 0 < int(evidence.robust[BATCH : 2 * BATCH].sum()) < BATCH
+    assert torch.equal(evidence.sample(32), torch.arange(BATCH))
+    unbroken = evidence.robust >= 0.5
+    assert torch.equal(evidence.sample(32, unbroken), torch.arange(2 * BATCH, 3 * BATCH))
+    assert int(evidence.diagnoses.longer.first.sum()) == BATCH
+    assert not len(evidence.sample(32, torch.zeros_like(unbroken)))
+
+
+def test_of_equal_batches_the_one_closest_to_an_error_is_checked():
+    x, y, _ = by_lead()
+    rows = torch.cat([torch.arange(len(x) - BATCH, len(x)), torch.arange(40, 40 + BATCH)])
+    evidence = coupled_evidence(x[rows], y[rows], sp.Direct("pgd", sp.PGD(1), loss=sp.margin))
+    unbroken = evidence.robust >= 0.5
+    assert unbroken.all()
+    assert torch.equal(evidence.sample(32, unbroken), torch.arange(BATCH, 2 * BATCH))
+
+
+def test_images_that_were_broken_before_are_not_counted():
+    x, y, leads = by_lead()
+    reach = 2 * RADIUS * float(NET.w.detach().abs().sum())
+    first = int((leads < reach).sum()) // BATCH * BATCH
+    rows = torch.arange(first, first + BATCH)
+    evidence = coupled_evidence(x[rows], y[rows], sp.Direct("apgd", sp.APGD(20), loss=sp.margin))
+    left = int(evidence.robust.sum())
+    assert 0 < left < BATCH
+    item = next(one for one in checklist(evidence) if one.name is ItemName.CONVERGED)
+    assert f"break none of {left} correctly classified image" in item.evidence
+
+
+def test_rounds_that_start_anew_are_not_repeated():
+    direct = sp.Direct("apgd", sp.APGD(4), stop_at_success=True)
+    rounds = longer_attack(RowRounds(direct, (direct,)), 0)
+    assert not isinstance(rounds.adversary, Restarts)
+    assert [one.attack.steps for one in rounds.adversary.attacks] == [8, 8]
+    single = longer_attack(direct, 0)
+    assert isinstance(single.adversary, Restarts)
+    assert single.adversary.times == 2
