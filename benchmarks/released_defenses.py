@@ -186,6 +186,8 @@ def closed_loop_audit(arguments: argparse.Namespace, load: Callable[..., nn.Modu
         *_about_closed_loop(defense),
         "attacks along the gradient of the last view alone were added to audits after an audit "
         "without them had left 6 of the first 64 test images",
+        "audits try more steps on the batch with the most unbroken images since one that tried "
+        "them on the first batch had left 5 of these images",
     )
     bench = Bench(arguments, CLOSED_LOOP_AUDIT, CHEN, CLOSED_LOOP_BATCH, Linf(2 / 255), notes)
     papers = published.CLOSED_LOOP
