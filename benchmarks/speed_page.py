@@ -114,15 +114,12 @@ def engine(record: Record) -> Iterator[Row]:
     """Time of attacks on a folded copy, relative to the given net and to the fastest peer."""
     for name, found in record.items():
         for attack, given in found["timed"].items():
-            beside = found["peers"][attack]
-            yield (
-                name,
-                attack,
-                f"{given['ratio']:.2f}",
-                beside["fastest"],
-                f"{beside['ratio']:.2f}",
-                f"{beside['until_success']['ratio']:.2f}",
-            )
+            beside = found.get("peers", {}).get(attack)
+            peer = ("not measured",) * 3
+            if beside is not None:
+                whole, stopped = beside["ratio"], beside["until_success"]["ratio"]
+                peer = (beside["fastest"], f"{whole:.2f}", f"{stopped:.2f}")
+            yield name, attack, f"{given['ratio']:.2f}", *peer
 
 
 # By name: the record, the columns, and the function that makes the rows.
