@@ -80,7 +80,7 @@ class RowRounds(AroundDirect):
 
     @property
     def starts_per_run(self) -> int:
-        return len(self.attacks)
+        return len(self.attacks) if self.direct.stop_at_success else 1
 
     def children(self) -> Sequence[Adversary]:
         return self.attacks

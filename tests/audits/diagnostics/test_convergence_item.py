@@ -6,7 +6,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.audits.linear_defenses import IDENTITY, NET, RADIUS, THREAT, Coupled, X, Y, plan_for
+from tests.audits.linear_defenses import (
+    IDENTITY,
+    NET,
+    RADIUS,
+    THREAT,
+    Coupled,
+    Purified,
+    X,
+    Y,
+    plan_for,
+)
 
 import saddlepoint as sp
 from saddlepoint.audits import collect
@@ -15,7 +25,7 @@ from saddlepoint.audits.diagnostics.checklist import checklist
 from saddlepoint.audits.diagnostics.values import Compared
 from saddlepoint.audits.pipeline import InProcess
 from saddlepoint.audits.verdict import ItemName, State
-from saddlepoint.evaluation import Restarts, RowRounds
+from saddlepoint.evaluation import Restarts, RowRounds, SortedByLabel, Threat
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +58,8 @@ def test_less_than_one_point_of_accuracy_may_be_missed(evidence):
 
 
 BATCH = 8
+ATTACK = sp.Direct("apgd", sp.APGD(20), loss=sp.margin)
+REACH = 2 * RADIUS * float(NET.w.detach().abs().sum())  # the largest change of a lead
 
 
 def coupled_evidence(x, y, attack):
@@ -65,14 +77,12 @@ def by_lead():
 
 
 def test_the_batch_with_the_most_unbroken_images_is_checked():
-    """The largest change of a lead is 2 radius ||w||_1, so the images of the first batch break."""
     x, y, leads = by_lead()
-    reach = 2 * RADIUS * float(NET.w.detach().abs().sum())
-    broken = int((leads < reach).sum())
+    broken = int((leads < REACH).sum())
     first = (broken // BATCH) * BATCH  # the first image of a batch that is broken in part
     parts = [torch.arange(BATCH), torch.arange(first, first + BATCH)]
     rows = torch.cat([*parts, torch.arange(len(x) - BATCH, len(x)), torch.arange(BATCH)])
-    evidence = coupled_evidence(x[rows], y[rows], sp.Direct("apgd", sp.APGD(20), loss=sp.margin))
+    evidence = coupled_evidence(x[rows], y[rows], ATTACK)
     assert 0 < int(evidence.robust[BATCH : 2 * BATCH].sum()) < BATCH
     assert torch.equal(evidence.sample(32), torch.arange(BATCH))
     unbroken = evidence.robust >= 0.5
@@ -92,10 +102,9 @@ def test_of_equal_batches_the_one_closest_to_an_error_is_checked():
 
 def test_images_that_were_broken_before_are_not_counted():
     x, y, leads = by_lead()
-    reach = 2 * RADIUS * float(NET.w.detach().abs().sum())
-    first = int((leads < reach).sum()) // BATCH * BATCH
+    first = int((leads < REACH).sum()) // BATCH * BATCH
     rows = torch.arange(first, first + BATCH)
-    evidence = coupled_evidence(x[rows], y[rows], sp.Direct("apgd", sp.APGD(20), loss=sp.margin))
+    evidence = coupled_evidence(x[rows], y[rows], ATTACK)
     left = int(evidence.robust.sum())
     assert 0 < left < BATCH
     item = next(one for one in checklist(evidence) if one.name is ItemName.CONVERGED)
@@ -107,6 +116,44 @@ def test_rounds_that_start_anew_are_not_repeated():
     rounds = longer_attack(RowRounds(direct, (direct,)), 0)
     assert not isinstance(rounds.adversary, Restarts)
     assert [one.attack.steps for one in rounds.adversary.attacks] == [8, 8]
-    single = longer_attack(direct, 0)
-    assert isinstance(single.adversary, Restarts)
-    assert single.adversary.times == 2
+    complete = replace(direct, stop_at_success=False)
+    one_round = RowRounds(complete, (complete,))  # without a stop at success there is one round
+    for single in (direct, one_round):
+        repeated = longer_attack(single, 0).adversary
+        assert isinstance(repeated, Restarts)
+        assert repeated.times == 2
+
+
+class Stream(Purified):
+    """Declares that outputs depend on earlier batches."""
+
+    memory = "stream"
+
+
+def test_a_stream_is_checked_up_to_its_first_unbroken_image():
+    x, y, leads = by_lead()
+    broken = int((leads < REACH).sum())
+    plan = plan_for(Stream(), (ATTACK,), THREAT, x, y, batch_size=BATCH)
+    evidence = collect(plan, InProcess())
+    rows = (broken // BATCH + 1) * BATCH  # whole batches
+    assert rows > BATCH
+    compared = evidence.diagnoses.longer
+    assert compared.first.tolist() == [0.0] * broken + [1.0] * (rows - broken)
+
+
+def test_steps_are_recorded_for_one_batch_of_a_stream_whose_first_batch_is_wrong():
+    y = Y[:20].clone()
+    y[: 2 * BATCH] = 1 - y[: 2 * BATCH]
+    settings = {"batch_size": BATCH, "allow_unusual": True}
+    plan = plan_for(Stream(), (ATTACK,), THREAT, X[:20], y, **settings)
+    evidence = collect(plan, InProcess())
+    assert len(evidence.sample(32, evidence.clean >= 0.5)) == 20
+    assert evidence.diagnoses.watched.value.shape == (21, BATCH)
+
+
+def test_steps_are_recorded_for_one_batch_of_a_window_that_is_rearranged():
+    threat = Threat(THREAT, order=SortedByLabel(2 * BATCH))
+    plan = plan_for(Coupled(), (ATTACK,), threat, X[:32], Y[:32], batch_size=BATCH)
+    evidence = collect(plan, InProcess())
+    assert len(evidence.sample(32, evidence.clean >= 0.5)) == 2 * BATCH
+    assert evidence.diagnoses.watched.value.shape == (21, BATCH)

@@ -17,6 +17,7 @@ from saddlepoint.evaluation import (
     Adversary,
     AdversaryWrapper,
     AttackContext,
+    NaturalOrder,
     OtherKeys,
     RowSearch,
     from_starts,
@@ -48,7 +49,8 @@ class RecordSteps(AdversaryWrapper):
 class WatchAttack(Measurement):
     """Every step of an attack, on rows of one batch that are correct without it.
 
-    No row stops early, so that all rows have the same number of steps.
+    No row stops early, so that all rows have the same number of steps. The rows keep their order,
+    also if the threat model rearranges the images of several batches.
     """
 
     adversary: Adversary
@@ -61,8 +63,10 @@ class WatchAttack(Measurement):
     def compute(self, job: Job) -> Values:
         steps: list[Step] = []
         complete = self.adversary.map_direct(lambda d: replace(d, stop_at_success=False))
+        threat = replace(job.threat, order=NaturalOrder())
         # On the target itself: an attack on a copy may be repeated for some rows.
-        episode = replace(job, faster=None).play(RecordSteps(complete, steps), self.rows)
+        on_target = replace(job, threat=threat, faster=None)
+        episode = on_target.play(RecordSteps(complete, steps), self.rows)
         if not steps:
             raise OutputError(
                 "the target classified these images correctly before and classifies none of them "

@@ -116,6 +116,8 @@ def _watched(e: Evidence) -> _Diagnostic | None:
     if e.strongest is None:
         return None
     rows = e.sample(_few(e), e.clean >= 0.5)
+    if e.plan.job.threat.rounds == "many":
+        rows = rows[: e.rows_at_once]  # steps are recorded for one batch
     if not len(rows):
         return None
     return _Diagnostic(
