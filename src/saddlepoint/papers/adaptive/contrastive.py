@@ -33,8 +33,7 @@ NOTES = (
 def run(request: Request) -> Result:
     """Reproduce the numbers of Section 3.6 and B.8."""
     experiment = AdaptiveExperiment.open(request)
-    images = experiment.setting.images("ContrastiveReversal")
-    subject = experiment.subject("ContrastiveReversal", test_images=images)
+    subject = experiment.subject("ContrastiveReversal")
     episodes = _attack(experiment, subject)
     papers = published.CONTRASTIVE
     reduced = experiment.reductions("ContrastiveReversal")

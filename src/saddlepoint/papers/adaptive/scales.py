@@ -88,19 +88,14 @@ class AdaptiveSetting:
     """Images, batch sizes and budgets of one scale."""
 
     test_images: int  # test images
-    fewer: Mapping[str, int]  # fewer test images in Table 1 for expensive defenses, by name
     batch: int  # images per batch
     closed_loop_batch: int  # images per batch of closed-loop control, which couples its batch
     draws: int  # answers over which the accuracy of a randomized defense is averaged
     attack_budgets: AttackBudgets
-    audited: tuple[str, ...]  # names of the defenses that blind-audit/adaptive audits
+    audited: Mapping[str, int]  # test images of blind-audit/adaptive, by the name of the defense
     l2: Ball  # L2 ball of Table 2
     threads: int | None  # None: torch's default; cached cells then depend on the number of cores
     repeats: int = 1
-
-    def images(self, defense: str) -> int:
-        """Return the number of test images in Table 1 for this defense."""
-        return self.fewer.get(defense, self.test_images)
 
 
 def _tiny() -> AdaptiveSetting:
@@ -121,12 +116,11 @@ def _tiny() -> AdaptiveSetting:
     )
     return AdaptiveSetting(
         test_images=8,
-        fewer={},
         batch=8,
         closed_loop_batch=8,
         draws=2,
         attack_budgets=budgets,
-        audited=("AntiAdversary",),
+        audited={"AntiAdversary": 8},
         l2=L2(0.5),
         threads=1,
     )
@@ -148,7 +142,7 @@ def _small() -> AdaptiveSetting:
         contrastive=EoTBudget(6, 4),
         denoising=EoTBudget(10, 10),
     )
-    fewer = {
+    audited = dict.fromkeys(_ALL, 64) | {
         "ClosedLoopControl": 16,
         "HedgeDefense": 16,
         "AdaptiveDenoising": 16,
@@ -158,12 +152,11 @@ def _small() -> AdaptiveSetting:
     }
     return AdaptiveSetting(
         test_images=64,
-        fewer=fewer,
         batch=32,
         closed_loop_batch=16,
         draws=3,
         attack_budgets=budgets,
-        audited=_ALL,
+        audited=audited,
         l2=L2(1.5),
         threads=1,
     )
@@ -172,12 +165,11 @@ def _small() -> AdaptiveSetting:
 def _paper() -> AdaptiveSetting:
     return AdaptiveSetting(
         test_images=1000,
-        fewer={},
         batch=50,
         closed_loop_batch=16,
         draws=5,
         attack_budgets=AttackBudgets(),
-        audited=_ALL,
+        audited=dict.fromkeys(_ALL, 1000),
         l2=L2(0.5),
         threads=None,
     )

@@ -179,9 +179,7 @@ def run(request: Request) -> Result:
 
 def attack(experiment: AdaptiveExperiment, surveyed: Surveyed) -> DefenseResult:
     """Run all attacks on one defense and on its static network."""
-    subject = experiment.subject(
-        surveyed.name, test_images=experiment.setting.images(surveyed.name)
-    )
+    subject = experiment.subject(surveyed.name)
     budgets = experiment.setting.attack_budgets
     clean, *transferred = experiment.play(
         subject, [FixedPoints(), *transfers(subject.defense, budgets)]

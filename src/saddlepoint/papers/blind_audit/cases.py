@@ -81,9 +81,9 @@ def adaptive_cases(request: Request) -> Iterator[AuditCase]:
     A scale audits only the defenses that its setting lists, to limit the running time.
     """
     experiment = AdaptiveExperiment.open(request)
-    for surveyed in (one for one in TABLE if one.name in experiment.setting.audited):
-        test_images = experiment.setting.images(surveyed.name)
-        subject = experiment.subject(surveyed.name, test_images=test_images)
+    audited = experiment.setting.audited
+    for surveyed in (one for one in TABLE if one.name in audited):
+        subject = experiment.subject(surveyed.name, test_images=audited[surveyed.name])
         attack = PAPER_ATTACKS[surveyed.name](subject.defense, experiment.setting.attack_budgets)
         published = PAPER_ATTACKS[surveyed.name](subject.defense, AttackBudgets())
         clean, attacked = experiment.play(subject, [FixedPoints(), attack])

@@ -25,7 +25,8 @@ class RMCSetting:
     """Tables 1 and 6: RMC on a sequence of single images."""
 
     data: str  # name of the dataset
-    images: int  # test images of one sequence
+    images: int  # test images of the sequence of Table 1
+    repeated: int  # test images of each sequence of Table 6
     library: int | None  # training images in D', before copies; None: all
     copies: int  # attacked copies of each image in D'
     copy_attack: PGD  # attack that makes the copies
@@ -128,6 +129,7 @@ def _tiny() -> TransductiveSetting:
     rmc = RMCSetting(
         data="digits",
         images=2,
+        repeated=2,
         library=60,
         copies=1,
         copy_attack=PGD(2),
@@ -234,7 +236,7 @@ def _small() -> TransductiveSetting:
         signs=_small_signs(),
         auto=AutoAttackBudget(15, 2, 60),
         module=AutoAttackBudget(5, 1, 10),
-        repeats=2,
+        repeats=5,
         threads=1,
     )
 
@@ -245,7 +247,8 @@ def _small_rmc() -> RMCSetting:
     copy_attack = PGD(40, 0.01)
     return RMCSetting(
         data="mnist",
-        images=10,
+        images=64,
+        repeated=16,
         library=1500,
         copies=1,
         copy_attack=copy_attack,
@@ -343,6 +346,7 @@ def _paper_rmc() -> tuple[RMCSetting, RMCSetting]:
     mnist = RMCSetting(
         data="mnist",
         images=1000,
+        repeated=1000,
         library=None,
         copies=1,
         copy_attack=PGD(100, 0.01),
@@ -355,6 +359,7 @@ def _paper_rmc() -> tuple[RMCSetting, RMCSetting]:
     cifar = RMCSetting(
         data="cifar10",
         images=1000,
+        repeated=1000,
         library=None,
         copies=4,
         copy_attack=PGD(40, 1 / 255),

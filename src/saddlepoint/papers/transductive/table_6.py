@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from saddlepoint.papers.cells import correct_rate
@@ -21,7 +23,10 @@ COLUMNS = ("static, clean", "RMC, clean", "static, AA", *GREEDY)
 def run(request: Request) -> Result:
     """Reproduce Table 6."""
     experiment = TransductiveExperiment.open(request)
-    experiments = [RMCExperiment(experiment, setting) for setting in experiment.setting.rmc]
+    experiments = [
+        RMCExperiment(experiment, replace(setting, images=setting.repeated))
+        for setting in experiment.setting.rmc
+    ]
     found = {
         (one.setting.data, base): [
             one.evaluate(base, seed, all_attacks=False) for seed in experiment.seeds
@@ -29,7 +34,7 @@ def run(request: Request) -> Result:
         for one in experiments
         for base in BASES
     }
-    n = experiment.setting.rmc[0].images
+    n = experiment.setting.rmc[0].repeated
     streams = experiment.setting.repeats
     rows = tuple(row(key, results) for key, results in found.items())
     table = Table(
