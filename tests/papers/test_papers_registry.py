@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
 from importlib import import_module
 from inspect import signature
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from saddlepoint import papers
 from saddlepoint.cli import app
 from saddlepoint.papers import EXPERIMENTS, Request, select_experiments
 
@@ -79,3 +82,19 @@ def test_without_a_name_all_experiments_are_listed_without_importing_torch() -> 
     assert all(name in done.stdout for name in EXPERIMENTS)
     listed = json.loads(call("reproduce", "--json").stdout)
     assert [one["name"] for one in listed] == list(EXPERIMENTS)
+
+
+def test_every_experiment_looks_for_data_in_the_folder_of_the_request() -> None:
+    calls = [
+        (path.name, node)
+        for path in sorted(Path(papers.__file__).parent.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "load_data"
+    ]
+    assert len(calls) > 5
+    roots = [
+        (name, [ast.unparse(k.value) for k in c.keywords if k.arg == "root"]) for name, c in calls
+    ]
+    assert [name for name, root in roots if not root or not root[0].endswith("request.data")] == []

@@ -151,7 +151,9 @@ class AdaptiveExperiment(PaperExperiment[AdaptiveSetting]):
     def has_data(self, base: str) -> bool:
         """Whether the dataset of a recipe is on this machine."""
         try:
-            load_data(recipes(self.request.scale)[base].data, split="train", n=1)
+            load_data(
+                recipes(self.request.scale)[base].data, split="train", n=1, root=self.request.data
+            )
         except DataError as error:
             if "and found none" not in str(error):
                 raise

@@ -211,7 +211,7 @@ def _urejectron(experiment: TransductiveExperiment) -> AuditCase:
     setting = experiment.setting.signs
     recipe = experiment.recipe(SIGNS)
     parts = prepared(
-        load_data(setting.data, split="train", n=setting.photographs),
+        load_data(setting.data, split="train", n=setting.photographs, root=experiment.request.data),
         per_class=setting.per_class,
         seed=experiment.request.seed,
     )

@@ -103,7 +103,7 @@ class TransductiveExperiment(PaperExperiment[TransductiveSetting]):
 
     def draw_images(self, data: str, n: int, seed: int) -> Images:
         """Return a random sequence of n test images, determined by the seed."""
-        found = load_data(data, split="test")
+        found = load_data(data, split="test", root=self.request.data)
         rows = permutation(Keys.of(seed, torch.arange(len(found))))[:n]
         return Images(found.x[rows], found.y[rows])
 

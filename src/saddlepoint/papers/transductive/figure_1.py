@@ -72,7 +72,7 @@ def run(request: Request) -> Result:
     setting = experiment.setting.signs
     recipe = experiment.recipe(RECIPE)
     parts = prepared(
-        load_data(setting.data, split="train", n=setting.photographs),
+        load_data(setting.data, split="train", n=setting.photographs, root=request.data),
         per_class=setting.per_class,
         seed=request.seed,
     )
