@@ -204,7 +204,7 @@ def _small() -> MultiExitSetting:
     return MultiExitSetting(
         game_images=100,
         test_images=100,
-        reduced_images=50,
+        reduced_images=64,
         repeats=2,
         strategies=200,
         payoff=PGD(20, _QUARTER),
