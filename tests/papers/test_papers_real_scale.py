@@ -80,9 +80,9 @@ def played(request_real: Request, few_images: None) -> Result:
 
 def test_the_third_party_game_is_scored_on_other_images_with_intervals(played: Result) -> None:
     assert played.scale == "real"
-    assert played.title == "The game on seven exits: 28 attacks x 127 sets (ours)"
+    assert played.title == "The game on seven exits: 127 attacks x 127 sets (ours)"
     assert list(played.weights) == [NETWORK]
-    assert "28 attacks on neighboring exits x 127 sets" in " ".join(played.notes)
+    assert "127 attacks, one on every set of exits, x 127 sets" in " ".join(played.notes)
     assert "game on 10 test images that are not scored" in played.notes[0]
     effects = played.tables[-1]
     assert (effects.title, effects.n) == (scored_game.EFFECTS, 12)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Radii
 from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment
 from saddlepoint.papers.multi_exit.out_of_sample import strategies
 from saddlepoint.papers.multi_exit.scored_game import (
@@ -25,18 +27,21 @@ from saddlepoint.papers.multi_exit.third_party import triple_wins
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result
 
+# Three steps leave a clearly higher accuracy at early exits than PGD-20, ten steps do not.
+PAYOFF = PGD(10, Radii(0.8), random_start=False, decreasing=True)
 _SHOWN = ((1, 2), (3, 4), (5, 7), (1, 4), (4, 7), (1, 7))  # first and last exit, in the heat map
 
 
 def run(request: Request) -> Result:
     """Play the game on 500 images and score attackers and strategies on 500 others."""
     experiment = MultiExitExperiment.open(request)
+    full = replace(experiment.setting, payoff=PAYOFF, rows="all")
+    experiment = replace(experiment, setting=full)
     subject = triple_wins(experiment)
     scored = score(experiment, subject)
     game = scored.game
     mixes = strategies(game)
     effects = effects_of(scored, mixes)
-    payoff = experiment.setting.payoff
     result = experiment.result(
         "seven-exits",
         [
@@ -47,8 +52,9 @@ def run(request: Request) -> Result:
         ],
         subjects=[subject],
         notes=[
-            f"{len(game.targets)} attacks on neighboring exits x {len(game.subsets)} sets of exits "
-            f"that answer; PGD with {payoff.steps} steps of decreasing length from the clean image",
+            f"{len(game.targets)} attacks, one on every set of exits, x {len(game.subsets)} sets of "
+            f"exits that answer; PGD with {PAYOFF.steps} steps of decreasing length from the clean "
+            "image",
             "the game's images and the scored images are test images of CIFAR-10, and disjoint",
             *NOTES,
         ],
