@@ -11,7 +11,7 @@ from torch import nn
 import saddlepoint as sp
 from saddlepoint.audits.cells import Job
 from saddlepoint.defenses import Defense, Trace, View
-from saddlepoint.evaluation import OnExamples, Threat
+from saddlepoint.evaluation import Episode, OnExamples, SortedByLabel, Threat, play
 
 N = 24
 RADIUS = 0.03
@@ -94,6 +94,48 @@ def test_a_cell_of_an_ordinary_network_has_several_batches_of_small_images(
     assert [len(rows) for rows in job.groups] == sizes
     coupled = replace(job, defense=BatchMean())
     assert {len(rows) for rows in coupled.groups[:-1]} <= {batch_size}
+
+
+class Shifted(Defense):
+    """Adapts to the mean of a batch and answers with what it has adapted to."""
+
+    memory = "batch"
+
+    def __init__(self, shift=0.0, batches=0):
+        self.shift = shift
+        self.batches = batches
+
+    def adapt(self, x, ctx):
+        return type(self)(0.5 * self.shift + (x - X.mean()).mean(), self.batches + 1)
+
+    def trace(self, x, ctx):
+        return Trace((View("final", Linear()(x + self.shift) + 0.1 * self.batches),))
+
+
+class ShiftedStream(Shifted):
+    memory = "stream"
+
+
+@pytest.mark.parametrize("defense", [BatchMean(), Shifted(), ShiftedStream(), sp.Plain(Linear())])
+@pytest.mark.parametrize("images", [24, 20])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"rounds": "one"}, {"order": SortedByLabel(16)}],
+    ids=["batches", "one round", "sorted"],
+)
+def test_the_cells_of_an_audit_play_the_game_of_the_threat_model(defense, settings, images):
+    threat = Threat(sp.Linf(RADIUS), **settings)
+    pgd = sp.Direct("pgd", sp.PGD(3, RADIUS / 4), stop_at_success=False)
+    x = X[:images]
+    y = Y[:images]
+    job = Job(defense, x, y, threat, seed=0, batch_size=8)
+    cells = Episode.joined([job.play(pgd, rows) for rows in job.groups])
+    whole = play(defense, pgd, x, y, threat, seed=0, batch_size=8)
+    assert torch.equal(cells.points, whole.points) or defense.unit == "example"
+    assert torch.equal(cells.correct, whole.correct)
+    assert torch.allclose(cells.margin, whole.margin)
+    if defense.unit != "example":
+        assert torch.equal(cells.batch, whole.batch)
 
 
 class LimitedMemory(Defense):

@@ -26,6 +26,7 @@ from saddlepoint.evaluation import (
     AttackContext,
     Episode,
     FixedPoints,
+    NaturalOrder,
     OnExamples,
     SkipMisclassified,
     Threat,
@@ -63,12 +64,16 @@ class Job:
     def groups(self) -> list[Tensor]:
         """Row numbers of each cell: a batch or several, or the whole stream.
 
-        A stream cannot be split, because its batches depend on earlier ones.
+        A stream cannot be split, because its batches depend on earlier ones. The last images belong
+        to the window before if they are too few for a batch.
         """
         rows = torch.arange(len(self.x), device=self.x.device)
         if self.defense.unit == "stream":
             return [rows]
-        return list(torch.split(rows, self.cell_size))
+        cells = list(torch.split(rows, self.cell_size))
+        if self.threat.order.window and len(cells) > 1 and len(cells[-1]) < self.batch_size:
+            cells[-2:] = [torch.cat(cells[-2:])]
+        return cells
 
     @cached_property
     def cell_size(self) -> int:
@@ -150,26 +155,29 @@ class Job:
         self, adversary: Adversary, rows: Tensor, seed: int, at_once: int | None = None
     ) -> Episode:
         """Halve the number of rows per batch when memory runs out and rows are independent."""
+        independent = self.defense.unit == "example"
         # Code of others calls the defense with as many rows as it receives.
-        joined = at_once is None and not adversary.properties.external
+        joined = independent and at_once is None and not adversary.properties.external
         at_once = at_once or self.batch_size
+        # The order of independent rows has no effect, and they may be fewer than a batch.
+        threat = replace(self.threat, order=NaturalOrder()) if independent else self.threat
         try:
             return play(
                 self.defense,
                 adversary,
                 self.x[rows],
                 self.y[rows],
-                self.threat,
+                threat,
                 answers=self.answers,
                 ids=rows,
                 seed=seed,
                 batch_size=max(self.cell_size, at_once) if joined else at_once,
-                rows_per_call=at_once,
+                rows_per_call=at_once if independent else None,
             )
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            if self.defense.unit != "example" or min(at_once, len(rows)) == 1:
+            if not independent or min(at_once, len(rows)) == 1:
                 raise MemoryError(
                     f"{adversary.name} ran out of memory on {count(len(rows), 'example')}; "
                     "use a smaller batch size."

@@ -314,33 +314,75 @@ class Evidence:
     def sample(self, count: int, among: Tensor | None = None) -> Tensor:
         """The first `count` rows, among those [N] that qualify.
 
-        Coupled rows are not separated: the batch with the most rows that qualify is returned, of
-        several such batches the one with a row that attacks brought closest to an error, and of a
-        stream all batches up to the first row that qualifies. Nothing is returned if none does.
+        Rows that influence each other are not separated, so there may be more. Of batches, the one
+        with the most rows that qualify is returned; of several such batches the one with the most
+        unbroken rows, and of these the one with a row that attacks brought closest to an error. Of
+        a stream, all batches up to the row number `count` that qualifies are returned. Nothing is
+        returned if no row qualifies.
         """
         job = self.plan.job
         if self.defense.unit != "example":
-            return self._batch(among)
+            parts = self._cells
+            if among is None:
+                return parts[0]
+            return self._start(among, count) if self._is_stream else self._best(parts, among)
         rows = torch.arange(len(job.x)) if among is None else among.cpu().nonzero()[:, 0]
         return rows[: min(count, self.rows_at_once)].to(job.x.device)
 
-    def _batch(self, among: Tensor | None) -> Tensor:
+    def batch(self, among: Tensor) -> Tensor:
+        """The rows of one batch in the given order, chosen as in `sample`; of a stream the first.
+
+        With one round, all rows are one batch.
+        """
         job = self.plan.job
-        size = job.threat.examples_per_cell(len(job.groups[0]), job.batch_size)
-        batches = [batch for group in job.groups for batch in torch.split(group, size)]
-        if among is None:
-            return batches[0]
-        if self.defense.unit == "stream":  # outputs depend on all batches before
-            found = among.cpu().nonzero()[:, 0]
-            return job.groups[0][: (int(found[0]) // size + 1) * size if len(found) else 0]
+        size = len(job.x) if job.threat.rounds == "one" else job.batch_size
+        batches = torch.split(self._all_rows, size)
+        if self._is_stream:
+            batches = tuple(rows for rows in batches if among[rows.cpu()].any())[:1]
+        return self._best(batches, among) if batches else self._all_rows[:0]
+
+    def attacked_again(self, rows: Tensor, among: Tensor) -> Tensor:
+        """[n] whether a row is in a batch with rows that qualify.
+
+        The other batches of a stream are only played because later ones depend on them.
+        """
+        if not self._is_stream:
+            return torch.ones(len(rows), dtype=torch.bool)
+        number = rows.cpu() // len(self._cells[0])
+        return torch.isin(number, number[among[rows.cpu()]])
+
+    @property
+    def _is_stream(self) -> bool:
+        return self.defense.unit == "stream"
+
+    @property
+    def _all_rows(self) -> Tensor:
+        job = self.plan.job
+        return torch.arange(len(job.x), device=job.x.device)
+
+    @property
+    def _cells(self) -> Sequence[Tensor]:
+        """Rows that the threat model plays together: batches, or windows that are rearranged."""
+        job = self.plan.job
+        if not self._is_stream:
+            return job.groups
+        return torch.split(self._all_rows, job.threat.examples_per_cell(len(job.x), job.batch_size))
+
+    def _start(self, among: Tensor, count: int) -> Tensor:
+        size = len(self._cells[0])
+        found = among.cpu().nonzero()[:count, 0]
+        return self._all_rows[: (int(found[-1]) // size + 1) * size if len(found) else 0]
+
+    def _best(self, parts: Sequence[Tensor], among: Tensor) -> Tensor:
         margins = torch.cat([group.verdict.margin[0] for group in self.groups]).cpu()
+        unbroken = self.robust.cpu() >= 0.5
 
-        def rank(batch: Tensor) -> tuple[int, float]:
-            rows = batch.cpu()
+        def rank(part: Tensor) -> tuple[int, int, float]:
+            rows = part.cpu()
             qualified = rows[among.cpu()[rows]]
-            if not len(qualified):
-                return 0, -torch.inf
-            return len(qualified), float(margins[qualified].amax())
+            left = qualified[unbroken[qualified]]
+            closest = float(margins[left].amax()) if len(left) else -torch.inf
+            return len(qualified), len(left), closest
 
-        best = max(batches, key=rank)
+        best = max(parts, key=rank)
         return best if rank(best)[0] else best[:0]

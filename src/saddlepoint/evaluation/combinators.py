@@ -174,6 +174,10 @@ class Restarts(AdversaryWrapper):
     def single_run(self) -> Adversary | None:
         return self.adversary.single_run()
 
+    @property
+    def starts_per_run(self) -> int:
+        return self.times * self.adversary.starts_per_run
+
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
         runs = tuple(OtherKeys(self.adversary, k) for k in range(self.times))
         return Cascade(self.name, runs).move(context, defense, x, y)

@@ -130,30 +130,81 @@ class Stream(Purified):
     memory = "stream"
 
 
-def test_a_stream_is_checked_up_to_its_first_unbroken_image():
+def stream_evidence(x, y, attack=ATTACK, batch_size=BATCH, threat=THREAT):
+    settings = {"batch_size": batch_size, "allow_unusual": True}
+    return collect(plan_for(Stream(), (attack,), threat, x, y, **settings), InProcess())
+
+
+def converged(evidence):
+    return next(one for one in checklist(evidence) if one.name is ItemName.CONVERGED)
+
+
+def test_of_a_stream_only_batches_with_unbroken_images_are_compared():
     x, y, leads = by_lead()
     broken = int((leads < REACH).sum())
-    plan = plan_for(Stream(), (ATTACK,), THREAT, x, y, batch_size=BATCH)
-    evidence = collect(plan, InProcess())
-    rows = (broken // BATCH + 1) * BATCH  # whole batches
-    assert rows > BATCH
+    evidence = stream_evidence(x, y)
+    left = BATCH - broken % BATCH  # unbroken images of the first batch that has any
+    assert broken > BATCH
     compared = evidence.diagnoses.longer
-    assert compared.first.tolist() == [0.0] * broken + [1.0] * (rows - broken)
+    assert compared.first[:BATCH].tolist() == [0.0] * (BATCH - left) + [1.0] * left
+    assert int(compared.first.sum()) >= evidence.sample(32, evidence.robust >= 0.5).numel() - broken
 
 
-def test_steps_are_recorded_for_one_batch_of_a_stream_whose_first_batch_is_wrong():
-    y = Y[:20].clone()
+def test_a_stream_of_single_images_is_checked_on_several_of_them():
+    x, y, leads = by_lead()
+    rows = torch.cat([torch.arange(6), torch.arange(len(x) - 10, len(x))])
+    evidence = stream_evidence(x[rows], y[rows], batch_size=1)
+    assert (leads[:6] < REACH).all()
+    assert evidence.diagnoses.longer.first.tolist() == [1.0] * 10
+
+
+def test_an_image_of_a_stream_that_a_longer_attack_breaks_is_noticed():
+    x, y, leads = by_lead()
+    first = int((leads < REACH).sum()) // BATCH * BATCH
+    weak = sp.Direct("pgd", sp.PGD(1, RADIUS / 20, random_start=False), loss=sp.margin)
+    evidence = stream_evidence(x[: first + BATCH], y[: first + BATCH], weak)
+    assert evidence.diagnoses.longer.first.sum() > evidence.diagnoses.longer.second.sum()
+    assert converged(evidence).state is State.FAIL
+
+
+def test_steps_are_recorded_for_the_first_batch_of_a_stream_that_is_not_wrong_anyway():
+    y = Y[:28].clone()
     y[: 2 * BATCH] = 1 - y[: 2 * BATCH]
-    settings = {"batch_size": BATCH, "allow_unusual": True}
-    plan = plan_for(Stream(), (ATTACK,), THREAT, X[:20], y, **settings)
-    evidence = collect(plan, InProcess())
-    assert len(evidence.sample(32, evidence.clean >= 0.5)) == 20
-    assert evidence.diagnoses.watched.value.shape == (21, BATCH)
+    evidence = stream_evidence(X[:28], y)
+    watched = evidence.diagnoses.watched
+    assert watched.value.shape == (21, BATCH)
+    assert torch.equal(watched.robust, evidence.robust[2 * BATCH : 3 * BATCH] >= 0.5)
+    assert watched.robust.any()
 
 
-def test_steps_are_recorded_for_one_batch_of_a_window_that_is_rearranged():
+def test_steps_are_recorded_for_the_best_batch_of_a_window_that_is_rearranged():
     threat = Threat(THREAT, order=SortedByLabel(2 * BATCH))
-    plan = plan_for(Coupled(), (ATTACK,), threat, X[:32], Y[:32], batch_size=BATCH)
+    y = Y[:28].clone()
+    y[:BATCH] = 1 - y[:BATCH]
+    settings = {"batch_size": BATCH, "allow_unusual": True}
+    plan = plan_for(Coupled(), (ATTACK,), threat, X[:28], y, **settings)
     evidence = collect(plan, InProcess())
-    assert len(evidence.sample(32, evidence.clean >= 0.5)) == 2 * BATCH
-    assert evidence.diagnoses.watched.value.shape == (21, BATCH)
+    assert len(evidence.sample(32, evidence.clean >= 0.5)) == 12, "a window of 16 has 8 errors"
+    assert int(evidence.batch(evidence.clean >= 0.5)[0]) >= BATCH
+    assert evidence.diagnoses.watched.robust.any()
+
+
+@pytest.mark.parametrize("defense", [Coupled(), Stream()])
+def test_one_round_is_audited_as_one_batch(defense):
+    threat = Threat(THREAT, rounds="one")
+    plan = plan_for(defense, (ATTACK,), threat, X[:20], Y[:20], batch_size=BATCH)
+    evidence = collect(plan, InProcess())
+    assert evidence.diagnoses.watched.value.shape == (21, 20)
+    assert [len(group.outcomes.episodes[0].batch.unique()) for group in evidence.groups] == [1]
+
+
+def test_the_steps_of_a_batch_that_attacks_did_not_break_are_watched():
+    x, y, _ = by_lead()
+    weak = torch.arange(BATCH)
+    strong = torch.arange(len(x) - 3 * BATCH, len(x))
+    rows = torch.cat([strong, weak])
+    evidence = coupled_evidence(x[rows], y[rows], ATTACK)
+    assert evidence.clean.all()
+    assert not evidence.robust[-BATCH:].any()
+    assert evidence.batch(evidence.clean >= 0.5)[0] < 3 * BATCH
+    assert evidence.diagnoses.watched.robust.all()

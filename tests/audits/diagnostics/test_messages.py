@@ -283,11 +283,10 @@ def test_a_solve_that_diverged_to_nan_is_reported():
 
 def test_an_attack_that_helps_broke_none():
     half = torch.full((4,), 0.5, dtype=torch.float64)
-    assert broken_images(Compared(half, half + 0.25)) == "none of 4 correctly classified images"
-    assert broken_images(Compared(half[:1], half[:1] + 0.25)) == (
-        "none of 1 correctly classified image"
-    )
-    shown = "1.0 of 4 correctly classified images (mean over draws)"
+    assert broken_images(Compared(half, half + 0.25)) == "none of 4 images"
+    assert broken_images(Compared(0 * half, 0 * half)) == "none of 4 images"
+    assert broken_images(Compared(half[:1], half[:1] + 0.25)) == "none of 1 image"
+    shown = "1.0 of 4 images (mean over draws)"
     assert broken_images(Compared(half, half - 0.251)) == shown
 
 

@@ -99,7 +99,7 @@ def test_recorded_steps_show_every_row_and_end_like_the_attack_itself(evidence_o
     assert gradient[-1].isnan().all()  # the last call evaluates a point without a gradient
     episode = job.play(APGD, rows)
     assert torch.equal(steps["robust"], episode.correct[0] >= 0.5)
-    assert torch.equal(job.play(RecordSteps(APGD, []), rows).points, episode.points)
+    assert torch.equal(job.play(RecordSteps(APGD, [], rows), rows).points, episode.points)
     # The margin is the highest recorded value, since APGD returns the best point.
     torch.testing.assert_close(value.amax(0), episode.margin[0], rtol=0, atol=1e-12)
     # The margin of a linear net has the gradient 2 w everywhere.
@@ -120,7 +120,7 @@ def test_recorded_steps_of_an_attack_on_the_least_of_several_losses():
     assert steps["value"].shape == (4 + 7 + 10, 6)
     episode = job.play(least, rows)
     assert torch.equal(steps["robust"], episode.correct[0] >= 0.5)
-    assert torch.equal(job.play(RecordSteps(least, []), rows).points, episode.points)
+    assert torch.equal(job.play(RecordSteps(least, [], rows), rows).points, episode.points)
 
 
 def test_points_from_elsewhere_that_break_one_more_image_are_a_serious_symptom(evidence_of):

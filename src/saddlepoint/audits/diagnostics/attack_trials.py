@@ -36,18 +36,21 @@ def longer_attack(adversary: Adversary, salt: int) -> Adversary:
 
 @dataclass(frozen=True)
 class RecordSteps(AdversaryWrapper):
-    """The adversary with a detailed history of its oracle calls."""
+    """The adversary with a detailed history of its oracle calls on some rows."""
 
     steps: list[Step]
+    ids: Tensor  # of the rows
 
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
+        if not torch.isin(context.ids, self.ids).all():
+            return self.adversary.move(context, defense, x, y)
         history = History(len(context.meter.forward), self.steps)
         return self.adversary.move(replace(context, history=history), defense, x, y)
 
 
 @dataclass(frozen=True)
 class WatchAttack(Measurement):
-    """Every step of an attack, on rows of one batch that are correct without it.
+    """Every step of an attack on one batch.
 
     No row stops early, so that all rows have the same number of steps. The rows keep their order,
     also if the threat model rearranges the images of several batches.
@@ -55,6 +58,7 @@ class WatchAttack(Measurement):
 
     adversary: Adversary
     rows: Tensor
+    before: int = 0  # rows of earlier batches of a stream, whose steps are not recorded
 
     @property
     def name(self) -> str:
@@ -66,7 +70,8 @@ class WatchAttack(Measurement):
         threat = replace(job.threat, order=NaturalOrder())
         # On the target itself: an attack on a copy may be repeated for some rows.
         on_target = replace(job, threat=threat, faster=None)
-        episode = on_target.play(RecordSteps(complete, steps), self.rows)
+        recorded = RecordSteps(complete, steps, self.rows[self.before :])
+        episode = on_target.play(recorded, self.rows)
         if not steps:
             raise OutputError(
                 "the target classified these images correctly before and classifies none of them "
@@ -76,7 +81,7 @@ class WatchAttack(Measurement):
             "value": torch.stack([step.value for step in steps]).cpu().double(),
             "success": torch.stack([step.success for step in steps]).cpu().bool(),
             "gradient": torch.stack([step.gradient for step in steps]).cpu().double(),
-            "robust": episode.correct[0].cpu() >= 0.5,
+            "robust": episode.correct[0, self.before :].cpu() >= 0.5,
         }
 
 

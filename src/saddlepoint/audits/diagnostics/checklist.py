@@ -254,14 +254,13 @@ def _converged(e: Evidence) -> Item:
 def _missed(e: Evidence, compared: Compared) -> bool:
     """Whether attacks missed more than one point of accuracy, estimated from a sample of images.
 
-    An image that a deterministic defense misclassifies is broken, not broken by chance.
+    The part of the unbroken images of the sample that was broken, times all unbroken images. An
+    image that a deterministic defense misclassifies is broken, not broken by chance.
     """
     if e.defense.random:
         return False
-    share = _drop(compared.first, compared.second)
-    if e.defense.unit == "example":  # a sample of unbroken images, not whole batches
-        share *= float((e.robust >= 0.5).double().mean())
-    return share > _MOST_MISSED
+    share = float((compared.first - compared.second).sum() / compared.first.sum())
+    return share * float((e.robust >= 0.5).double().mean()) > _MOST_MISSED
 
 
 def _unbounded(e: Evidence) -> Item:

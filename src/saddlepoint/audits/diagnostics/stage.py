@@ -51,7 +51,7 @@ Measure = Callable[[Sequence[Measurement]], Sequence[Values]]
 
 _DRAWS = 8
 # Diagnostics that repeat an attack make at most this share of the passes of all attacks, but run
-# on the least number of rows with which they can show anything.
+# on the least number of rows with which they can show anything, and on whole batches.
 _SHARE = 0.25
 _LEAST = 8
 
@@ -115,14 +115,16 @@ def _few(e: Evidence) -> int:
 def _watched(e: Evidence) -> _Diagnostic | None:
     if e.strongest is None:
         return None
-    rows = e.sample(_few(e), e.clean >= 0.5)
-    if e.plan.job.threat.rounds == "many":
-        rows = rows[: e.rows_at_once]  # steps are recorded for one batch
+    correct = e.clean >= 0.5
+    independent = e.defense.unit == "example"
+    rows = e.sample(_few(e), correct) if independent else e.batch(correct)
     if not len(rows):
         return None
-    return _Diagnostic(
-        "watched", [WatchAttack(e.strongest[1], rows)], lambda v: WatchedSteps(**v[0])
-    )
+    before = rows[:0]
+    if e.defense.unit == "stream":
+        before = torch.arange(int(rows[0]), device=rows.device)
+    watched = WatchAttack(e.strongest[1], torch.cat([before, rows]), len(before))
+    return _Diagnostic("watched", [watched], lambda v: WatchedSteps(**v[0]))
 
 
 def _one_step(e: Evidence) -> _Diagnostic | None:
@@ -137,11 +139,13 @@ def _one_step(e: Evidence) -> _Diagnostic | None:
 def _longer(e: Evidence) -> _Diagnostic | None:
     if e.strongest is None:
         return None
-    rows = e.sample(_few(e), e.robust >= 0.5)
+    unbroken = e.robust >= 0.5
+    rows = e.sample(_few(e), unbroken)
     if not len(rows):
         nothing = Compared(e.robust[:0], e.robust[:0])
         return _Diagnostic("longer", [], lambda _: nothing)
     before = e.robust[rows.cpu()]
+    counted = e.attacked_again(rows, unbroken)
     points = e.points[rows.cpu()]
     cells: list[Measurement] = [LongerAttack(e.strongest[1], rows, points, len(e.runs))]
     searches = [run.adversary for run in e.runs if isinstance(run.adversary, RowSearch)]
@@ -150,8 +154,8 @@ def _longer(e: Evidence) -> _Diagnostic | None:
         "longer",
         cells,
         lambda v: Compared(
-            v[0].get("before", before),
-            min((values["after"] for values in v), key=lambda after: float(after.sum())),
+            v[0].get("before", before)[counted],
+            min((values["after"][counted] for values in v), key=lambda after: float(after.sum())),
         ),
     )
 

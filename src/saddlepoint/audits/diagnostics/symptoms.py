@@ -275,7 +275,10 @@ def _landscape(e: Evidence) -> Iterator[Symptom]:
     found = e.diagnoses.landscape
     if found is None:
         return
-    change = float(relative_change(found.near, found.center).median())
+    correct = e.robust[found.rows] >= 0.5  # a batch has broken images as well
+    near = found.near[:, correct]
+    line = found.line[:, correct]
+    change = float(relative_change(near, found.center[correct]).median())
     if change > _HALF:
         yield Symptom(
             SymptomName.UNSTABLE_PREDICTIONS,
@@ -291,17 +294,16 @@ def _landscape(e: Evidence) -> Iterator[Symptom]:
             "gradients at two points a twentieth of the radius apart have a cosine of "
             f"{phrases.cosine(float(found.cosine.median()))} (median).",
         )
-    correct = e.robust[found.rows] >= 0.5
-    passed = found.line_success[:-1].any(0) & overshot(found.line) & correct
+    passed = found.line_success[:-1, correct].any(0) & overshot(line)
     over = int(passed.sum())
     if over >= 2 and not e.defense.random:
         yield Symptom(
             SymptomName.OVERSHOOTING,
             Level.SERIOUS,
-            f"on {count_of(over, len(found.rows), 'unbroken image')}, a point between the image "
+            f"on {count_of(over, int(correct.sum()), 'unbroken image')}, a point between the image "
             "and its worst point is misclassified: attacks stepped over it.",
         )
-    if float(equal_neighbors(found.line).median()) > _HALF:
+    if float(equal_neighbors(line).median()) > _HALF:
         yield Symptom(
             SymptomName.PIECEWISE_CONSTANT,
             Level.WARNING,

@@ -21,8 +21,10 @@ def broken_images(compared: Compared) -> str:
     """
     broken = max(float((compared.first - compared.second).sum()), 0.0)
     certain = bool(((compared.first == 0) | (compared.first == 1)).all())
-    total = int(compared.first.sum()) if certain else len(compared.first)
-    return count_of(broken, total, "correctly classified image")
+    correct = int(compared.first.sum())
+    if not certain or not correct:
+        return count_of(broken, len(compared.first), "image")
+    return count_of(broken, correct, "correctly classified image")
 
 
 def clean_transfers(runs: Sequence[AttackRun], copied: int) -> str:

@@ -27,8 +27,9 @@ from saddlepoint.papers.multi_exit.third_party import triple_wins
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result
 
-# Three steps leave a clearly higher accuracy at early exits than PGD-20, ten steps do not.
-PAYOFF = PGD(10, Radii(0.8), random_start=False, decreasing=True)
+# From the clean image, the first step is longer than the radius: five steps then leave about as much
+# as PGD-20, also at early exits. Three steps of 0.8 radii leave clearly more there.
+PAYOFF = PGD(5, Radii(1.4), random_start=False, decreasing=True)
 _SHOWN = ((1, 2), (3, 4), (5, 7), (1, 4), (4, 7), (1, 7))  # first and last exit, in the heat map
 
 
@@ -52,9 +53,9 @@ def run(request: Request) -> Result:
         ],
         subjects=[subject],
         notes=[
-            f"{len(game.targets)} attacks, one on every set of exits, x {len(game.subsets)} sets of "
-            f"exits that answer; PGD with {PAYOFF.steps} steps of decreasing length from the clean "
-            "image",
+            f"{len(game.targets)} attacks, one on every set of exits, x {len(game.subsets)} sets "
+            f"of exits that answer; PGD with {PAYOFF.steps} steps of decreasing length from the "
+            "clean image",
             "the game's images and the scored images are test images of CIFAR-10, and disjoint",
             *NOTES,
         ],
