@@ -27,8 +27,8 @@ from saddlepoint.papers.multi_exit.third_party import triple_wins
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result
 
-# From the clean image, the first step is longer than the radius: five steps then leave about as much
-# as PGD-20, also at early exits. Three steps of 0.8 radii leave clearly more there.
+# The first step is longer than the radius: five steps then leave about as much as PGD-20, also at
+# early exits. Three steps of at most 0.8 radii leave clearly more there.
 PAYOFF = PGD(5, Radii(1.4), random_start=False, decreasing=True)
 _SHOWN = ((1, 2), (3, 4), (5, 7), (1, 4), (4, 7), (1, 7))  # first and last exit, in the heat map
 
