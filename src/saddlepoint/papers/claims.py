@@ -105,7 +105,7 @@ class Claim:
     ours: bool = False  # no paper makes this claim
     premise: Premise | None = None
     strategies: Strategies | None = None
-    published: float | None = None  # the paper's effect, if its cells do not have it
+    published: float | None = None  # the paper's effect, in the claim's direction; None: see cells
     comparable: bool = True  # the paper's numbers in its cells are about this claim
     share: float = 1.0  # of the images of the table that its cells are about
     quotes: tuple[str, ...] = ()  # regular expressions; what they match in the notes is shown

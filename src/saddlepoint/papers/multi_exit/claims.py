@@ -11,10 +11,10 @@ from saddlepoint.papers.claims import CellReference, Claim, Strategies
 from saddlepoint.papers.multi_exit import attached, published
 from saddlepoint.papers.multi_exit.figure_3 import REMARKS
 from saddlepoint.papers.multi_exit.five_exits import NEED_MINUS_SINGLE
-from saddlepoint.papers.multi_exit.scales import SETTINGS
 from saddlepoint.papers.multi_exit.table_3 import STRONGEST
 from saddlepoint.papers.multi_exit.third_party import SPACE
 
+_GAME = (r"game on .*PGD-\d+",)  # what a note says about the payoffs
 _STRATEGIES = 2  # index of the table of strategies
 _TABLE_2 = published.TABLE_2["resnet-18"]
 
@@ -54,6 +54,7 @@ class _Record:
             ours=effect.ours,
             strategies=None if effect.compares is None else Strategies(*map(_row, effect.compares)),
             published=effect.published,
+            quotes=(r"^\d+ attacks.* x .*PGD with \d+ steps",),
         )
 
 
@@ -62,17 +63,9 @@ def _row(strategy: str) -> CellReference:
 
 
 _TRIPLE_WINS = f"triple-wins (ResNet-38, 7 exits), {SPACE}"
-_SEVEN = _Record(
-    "multi-exit/seven-exits-real",
-    f"{_TRIPLE_WINS}, PGD-{SETTINGS['real'].payoff.steps}",
-    7,
-)
+_SEVEN = _Record("multi-exit/seven-exits-real", _TRIPLE_WINS, 7)
 _ATTACHED = f"{NAME} with {attached.EXITS} attached exits, PGD-AT, {attached.SPACE}"
-_FIVE = _Record(
-    "multi-exit/five-exits-real",
-    f"{_ATTACHED}, PGD-{attached.SETTING.payoff.steps}",
-    attached.EXITS,
-)
+_FIVE = _Record("multi-exit/five-exits-real", _ATTACHED, attached.EXITS)
 _EFFECTS = (
     _Effect(
         "In the mean over pairs of single exits, an attack on the other exit is weaker than the "
@@ -222,10 +215,11 @@ def _of_figure_3(remark: str) -> Claim:
         f"{remark}, part of Assumption 3.5), on sets of neighboring exits and the game's images.",
         "multi-exit/figure-3-real",
         cell("pairs that contradict the remark"),
-        _SEVEN.network,
+        _TRIPLE_WINS,
         "cifar10",
         second=cell("pairs"),
         expected="never",
+        quotes=_GAME,
     )
 
 
@@ -240,9 +234,10 @@ def _of_figure_6(attacker: str, text: str) -> Claim:
         f"than {text} (Figure 6).",
         "multi-exit/figure-6-real",
         cell(attacker),
-        _SEVEN.network,
+        _TRIPLE_WINS,
         "cifar10",
         second=cell("AIMER"),
+        quotes=_GAME,
     )
 
 
