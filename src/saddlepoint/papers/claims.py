@@ -1,25 +1,17 @@
-"""Claims of the papers, and whether our records confirm them.
+"""Claims of the papers, and what our records say about them.
 
-A claim names cells of a record. Its verdict is computed from their numbers alone.
+A claim names cells of a record. Its verdict is computed from the record alone; see `verdicts`.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Literal
 
-from saddlepoint.papers.comparison import Measured
-from saddlepoint.papers.flags import FEWEST, image_count, least_clean, too_few
 from saddlepoint.papers.result import Cell, Result, Row, Table
 
-
-class Verdict(StrEnum):
-    """Whether a claim was confirmed; the value is the text."""
-
-    CONFIRMED = "confirmed"
-    NOT_CONFIRMED = "not confirmed"
-    CONTRADICTED = "contradicted"
+_FIXED_SET = re.compile(r"\d+(\+\d+)*")  # exits that answer: "4+5"; a mixed strategy: "5 sets"
 
 
 @dataclass(frozen=True)
@@ -55,14 +47,51 @@ class CellReference:
 
 
 @dataclass(frozen=True)
+class Premise:
+    """A condition under which the paper makes a claim.
+
+    It is met if the number of a cell is at least the given one; without a cell it is not met.
+    """
+
+    unmet: str  # what holds instead; "{:.2g}" is replaced by the number of the cell
+    cell: CellReference | None = None
+    least: float = 0.0
+
+    def reason(self, result: Result) -> str:
+        """Return why the premise is not met; empty if it is met."""
+        if self.cell is None:
+            return self.unmet
+        value = self.cell.find(result)[2].mean
+        return "" if value >= self.least else self.unmet.format(value)
+
+
+@dataclass(frozen=True)
+class Strategies:
+    """Two strategies that a claim compares: rows of a table whose second label has their exits."""
+
+    first: CellReference
+    second: CellReference
+
+    def reason(self, result: Result) -> str:
+        """Return that both are the same fixed set of exits; empty if they are not."""
+        exits = {one.find(result)[1].labels[1] for one in (self.first, self.second)}
+        (only, *others) = exits
+        return "" if others or not _FIXED_SET.fullmatch(only) else f"both are exits {only}"
+
+
+@dataclass(frozen=True)
 class Claim:
     """A statement about robustness, and the cells that decide it.
 
-    The effect is the first cell, or the first minus the second, with the opposite sign if it is
-    expected to be negative: it is positive in the direction of the claim. With
-    `expected="published"` the effect is a level, which is compared with the paper's number in the
-    cell; with `"at most"` it may also be below, as the accuracy under an attack that is said to
-    break a defense.
+    The effect is the first cell, or the first minus the second. What is expected of it:
+
+    - "positive" or "negative": its sign. The effect is shown positive in the direction of the
+      claim.
+    - "zero": no effect.
+    - "published": an accuracy, the paper's number in the cell. "at most": the same or a lower
+      accuracy, as under an attack that is said to break a defense.
+    - "never": the first cell counts exceptions to the claim, of which there are none; the second
+      cell has the number of cases.
     """
 
     claim: str  # one sentence
@@ -71,87 +100,22 @@ class Claim:
     network: str
     data: str
     second: CellReference | None = None
-    expected: Literal["positive", "negative", "published", "at most"] = "positive"
+    expected: Literal["positive", "negative", "zero", "published", "at most", "never"] = "positive"
     base: CellReference | None = None  # clean accuracy of the base network
     ours: bool = False  # no paper makes this claim
+    premise: Premise | None = None
+    strategies: Strategies | None = None
+    published: float | None = None  # the paper's effect, in the claim's direction; None: see cells
+    comparable: bool = True  # the paper's numbers in its cells are about this claim
+    share: float = 1.0  # of the images of the table that its cells are about
+    quotes: tuple[str, ...] = ()  # regular expressions; what they match in the notes is shown
 
     @property
     def is_level(self) -> bool:
         """Whether the effect is an accuracy that is compared with the published one."""
         return self.expected in ("published", "at most")
 
-
-@dataclass(frozen=True)
-class Decided:
-    """A claim with what a record says about it."""
-
-    claim: Claim
-    effect: Measured
-    verdict: Verdict
-    images: int  # 0: not known
-    flags: tuple[str, ...]  # reasons to doubt it
-    published: float | None  # the paper's number for the effect
-
-
-def decide(claim: Claim, result: Result) -> Decided:
-    """Decide a claim.
-
-    Args:
-        claim: the claim.
-        result: the record that it names.
-
-    Returns:
-        Confirmed if the 95 % interval of the effect is above zero, or, for a published level,
-        contains it or is allowed to be below it; contradicted if it is below zero, or off the
-        level; not confirmed otherwise.
-    """
-    table, row, cell = claim.first.find(result)
-    effect = _measured(table, row, cell)
-    published = cell.paper
-    images = image_count(table, row)
-    if claim.second is not None:
-        other_table, other_row, other = claim.second.find(result)
-        effect = effect.minus(_measured(other_table, other_row, other))
-        images = min(images, image_count(other_table, other_row))
-        pair = (published, other.paper)
-        published = None if pair[0] is None or pair[1] is None else pair[0] - pair[1]
-    if claim.expected == "negative":
-        effect = Measured(0 - effect.value, 0 - effect.high, 0 - effect.low)  # no -0.0
-        published = None if published is None else 0 - published
-    verdict = _verdict(claim, effect, published)
-    flags = _flags(claim, result, images)
-    if effect.low == effect.high == 0:
-        flags = (*flags, "equal on every image")
-    return Decided(claim, effect, verdict, images, flags, published)
-
-
-def _verdict(claim: Claim, effect: Measured, published: float | None) -> Verdict:
-    if claim.is_level:
-        assert published is not None, f"{claim.record} has no published number for {claim.claim}"
-        below = effect.high < published
-        found = claim.expected == "at most" if below else effect.low <= published
-        return Verdict.CONFIRMED if found else Verdict.CONTRADICTED
-    if effect.low > 0:
-        return Verdict.CONFIRMED
-    return Verdict.CONTRADICTED if effect.high < 0 else Verdict.NOT_CONFIRMED
-
-
-def _measured(table: Table, row: Row, cell: Cell) -> Measured:
-    images = image_count(table, row)
-    if cell.interval or not images:
-        return Measured.of(cell)
-    alone = Table("", ("",), ("",), (Row(("",), (cell,)),), images)
-    return Measured.accuracy(alone, ("",), "")
-
-
-def _flags(claim: Claim, result: Result, images: int) -> tuple[str, ...]:
-    flags = []
-    if too_few(images):
-        flags.append(f"fewer than {FEWEST} images")
-    if any(ref.find(result)[2].masked for ref in (claim.first, claim.second) if ref is not None):
-        flags.append("masked gradients")
-    if claim.base is not None:
-        clean = claim.base.find(result)[2].mean
-        if clean < least_clean(claim.data):
-            flags.append(f"base network {clean:.1f} % clean")
-    return tuple(flags)
+    @property
+    def references(self) -> tuple[CellReference, ...]:
+        """The cells that decide the claim."""
+        return (self.first,) if self.second is None else (self.first, self.second)
