@@ -68,7 +68,7 @@ class Profile:
 
     @property
     def effect(self) -> Effect:
-        """How much more robust the early state is (Sec. 6.1)."""
+        """How much more robust the early state is (Sec. 6.2)."""
         early, final = (self._attacked(name) for name in (self.early.name, FinalState.name))
         paper = None
         if self.subject.name == UNROLLED:  # its ready-made attack is a column of Table 2
