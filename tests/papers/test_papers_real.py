@@ -82,8 +82,8 @@ def test_dent_is_measured_on_the_last_exit_in_both_orders(request_at_real: Reque
 def test_costs_of_rmc_are_measured_and_grow_with_the_sequences(request_at_real: Request) -> None:
     one, five = real.table_1(request_at_real), real.table_6(request_at_real)
     assert not one.tables
-    assert "2176 answers of RMC" in one.not_run
-    assert "10880 answers of RMC" in five.not_run
+    assert "36,000 answers of RMC" in one.not_run, "1000 images, 6 answers and 3 x 10 rounds"
+    assert "115,000 answers of RMC" in five.not_run, "5 x 1000 images, 3 answers and 2 x 10 rounds"
     assert "measured on 16 images" in one.not_run
 
 
