@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from benchmarks import refresh_records
-from benchmarks.refresh_records import DESCRIPTION, objection, record_files, refresh, stale_reasons
+from benchmarks.refresh_records import objection, record_files, refresh, stale_reasons
 
 from saddlepoint.papers import EXPERIMENTS
 from saddlepoint.papers import fingerprint as module
+from saddlepoint.papers.adaptive.reductions import LABEL
 from saddlepoint.papers.fingerprint import (
     CodeVersion,
     digest_of_margins,
@@ -161,7 +162,7 @@ def test_a_probe_of_another_machine_is_compared_with_the_commit_of_the_record(
     assert made == CodeVersion(current().fingerprint, probe="here")
 
 
-@pytest.mark.parametrize(("header", "equal"), [(DESCRIPTION, True), ("attack", False)])
+@pytest.mark.parametrize(("header", "equal"), [(LABEL, True), ("attack", False)])
 def test_numbers_are_compared_without_descriptions_of_hyper_parameters(
     tmp_path: Path, header: str, equal: bool
 ) -> None:
