@@ -14,7 +14,8 @@ _PAPER = SETTINGS["paper"]
 def dann_settings(setting: DANNSetting) -> str:
     """Describe a setting of DANN: "rounds 3 of 10" if the paper has 10, "rounds 10" if equal."""
     paper = next((one for one in _PAPER.dann if one.data == setting.data), _PAPER.dann[0])
-    ours, theirs = setting.training, paper.training
+    ours = setting.training
+    theirs = paper.training
     return _listed(
         _of("labeled images", setting.labeled, paper.labeled),
         _of("test images", setting.images, paper.images),
