@@ -323,7 +323,7 @@ def attacks() -> list[Difference]:
         Difference(
             "1000 test images and the paper's budgets",
             "fewer at the scale `small`",
-            "every row of the tables names its reduced hyper-parameters",
+            "the reduced hyper-parameters are named in the rows of each table, or in its notes",
         ),
     ]
 

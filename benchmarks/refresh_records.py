@@ -31,9 +31,10 @@ from benchmarks.released_defenses import CLOSED_LOOP, CLOSED_LOOP_AUDIT, SOAP_EX
 
 from saddlepoint.atomic import write_atomic
 from saddlepoint.papers import EXPERIMENTS, Experiment, Request
+from saddlepoint.papers.adaptive.reductions import LABEL as DESCRIPTION
 from saddlepoint.papers.fingerprint import CodeVersion, fingerprint
 from saddlepoint.papers.provenance import source_commit
-from saddlepoint.papers.result import Result, read
+from saddlepoint.papers.result import Result, Table, read
 from saddlepoint.papers.write import STALE, stale_reasons
 
 RECORDS = Path(__file__).parent / "records"
@@ -121,7 +122,10 @@ def same_numbers_at(commit: str, experiment: Experiment) -> bool:
         if fingerprint(experiment.modules, root) == fingerprint(experiment.modules):
             return True
         probes = experiment.probes or (experiment.name,)
-        return all(_values(_run_at(root, name)) == _values(run_tiny(name)) for name in probes)
+        return all(
+            compared_values(_run_at(root, name)) == compared_values(run_tiny(name))
+            for name in probes
+        )
 
 
 def extract_sources(commit: str, folder: Path) -> Path | None:
@@ -144,9 +148,19 @@ def _run_at(root: Path, name: str) -> Result:
     return read(found.stdout, f"{name} at another commit")
 
 
-def _values(result: Result) -> str:
-    """Return the digest of a result's tables and passes; older results have no margins."""
-    return replace(result, code=None).probe()
+def compared_values(result: Result) -> str:
+    """Return the digest of a result's tables and passes; older results have no margins.
+
+    The labels that describe hyper-parameters are texts about the settings, not numbers.
+    """
+    tables = tuple(map(_without_descriptions, result.tables))
+    return replace(result, tables=tables, code=None).probe()
+
+
+def _without_descriptions(table: Table) -> Table:
+    kept = [k for k, header in enumerate(table.labels) if header != DESCRIPTION]
+    rows = [replace(row, labels=tuple(row.labels[k] for k in kept)) for row in table.rows]
+    return replace(table, labels=tuple(table.labels[k] for k in kept), rows=tuple(rows))
 
 
 @cache

@@ -184,10 +184,11 @@ def closed_loop_audit(arguments: argparse.Namespace, load: Callable[..., nn.Modu
     static, defense = Plain(load(CHEN)), fitted(load(CHEN, stem_slope=0.0), arguments)
     notes = (
         *_about_closed_loop(defense),
-        "attacks along the gradient of the last view alone were added to audits after an audit "
-        "without them had left 6 of the first 64 test images",
-        "audits try more steps on the batch with the most unbroken images since one that tried "
-        "them on the first batch had left 5 of these images",
+        "attacks along the gradient of the last view alone were added to audits after an audit of "
+        "these images without them",
+        "audits now attack along all views and along the last view separately, and try more steps "
+        "on the batch with the most unbroken images; the recorded audit before these changes left "
+        "4 of these images",
     )
     bench = Bench(arguments, CLOSED_LOOP_AUDIT, CHEN, CLOSED_LOOP_BATCH, Linf(2 / 255), notes)
     papers = published.CLOSED_LOOP
@@ -228,14 +229,14 @@ def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
         "attacked at the radii of the last three rounds together. The paper has one run of "
         f"{counted(BUDGETS.soap_steps, 'step')}. All final points are evaluated together on SOAP. "
         "Its steps and rounds were chosen on the first 64 test images",
-        "audits attack along all views and along the last view separately since audits that did "
-        "both in one attack had left 5 and 7 of the audited images",
+        "audits now attack along all views and along the last view separately; the recorded audit "
+        "before this change left 3 of these images",
     )
     bench = Bench(arguments, SOAP_EXPERIMENT, SHI, SOAP_BATCH, Linf(8 / 255), notes)
     fgsm = Direct("FGSM", FGSM(), loss=cross_entropy)
     papers = published.SOAP
-    bench.row("clean, static", Plain(net), FixedPoints(), papers["clean, static"])
-    bench.row("FGSM on the static network", Plain(net), fgsm, papers["FGSM, static"])
+    bench.row("clean, static", Plain(net), FixedPoints())
+    bench.row("FGSM on the static network", Plain(net), fgsm)
     for name, resize, known in (
         (EMULATED, nearest_with_old_cuda_gradient, papers),
         ("today's gradient", nearest, {}),

@@ -119,19 +119,19 @@ def engine(record: Record) -> Iterator[Row]:
             if beside is not None:
                 whole, stopped = beside["ratio"], beside["until_success"]["ratio"]
                 peer = (beside["fastest"], f"{whole:.2f}", f"{stopped:.2f}")
-            yield name, attack, f"{given['ratio']:.2f}", *peer
+            yield name, f"{attack}, {found['threat']}", f"{given['ratio']:.2f}", *peer
 
 
 # By name: the record, the columns, and the function that makes the rows.
 TABLES: dict[str, tuple[str, tuple[str, ...], Callable[[Record], Iterator[Row]]]] = {
     "exit-games": (
         "exit-game-time",
-        ("game", "images", "attacks", "of independent attacks and evaluations"),
+        ("game", "images", "attacks", "time / independent attacks and evaluations"),
         exit_games,
     ),
     "autoattack": (
         "autoattack-time",
-        ("network", "time, of AutoAttack's", "robust images, audit / AutoAttack", "verdict"),
+        ("network", "time / AutoAttack", "robust images, audit / AutoAttack", "verdict"),
         autoattack,
     ),
     "whole-audits": (
@@ -141,17 +141,17 @@ TABLES: dict[str, tuple[str, tuple[str, ...], Callable[[Record], Iterator[Row]]]
             "images",
             "budget",
             "a gradient",
-            "time, of the attack passes",
+            "time / attack passes",
             "probing",
             "diagnostics",
             "rest",
         ),
         whole_audits,
     ),
-    "loops": ("loops", ("network", "attack", "time, of a bare loop", "spread"), loops),
+    "loops": ("loops", ("network", "attack", "time / bare loop", "spread"), loops),
     "peers": (
         "loops",
-        ("network", "attack", "fastest peer", "time, of that peer's", "spread"),
+        ("network", "attack", "fastest peer", "time / fastest peer", "spread"),
         peers,
     ),
     "engine": (
@@ -159,10 +159,10 @@ TABLES: dict[str, tuple[str, tuple[str, ...], Callable[[Record], Iterator[Row]]]
         (
             "network",
             "attack",
-            "time, of the given network",
+            "time / given network",
             "fastest peer",
-            "time, of that peer's",
-            "the same until success",
+            "time / fastest peer, all steps",
+            "time / fastest peer, stop at success",
         ),
         engine,
     ),
@@ -172,7 +172,7 @@ TABLES: dict[str, tuple[str, tuple[str, ...], Callable[[Record], Iterator[Row]]]
         ("network", "images", "one process", "two workers", "speedup"),
         workers,
     ),
-    "growth-curves": ("growth-curves", ("size", "sizes", "time, of the floor"), growth_curves),
+    "growth-curves": ("growth-curves", ("size", "sizes", "time / floor"), growth_curves),
 }
 
 

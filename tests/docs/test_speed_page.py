@@ -48,8 +48,8 @@ def test_the_spread_is_that_of_the_fastest_peer() -> None:
 def test_a_net_without_peers_says_so() -> None:
     ratios = {"PGD-20": {"ratio": 0.8}, "APGD-100": {"ratio": 0.9}}
     missing = ("not measured",) * 3
-    record = {"a net": {"form": "folded", "timed": ratios}}
+    record = {"a net": {"threat": "Linf radius 1/255", "form": "folded", "timed": ratios}}
     assert list(engine(record)) == [
-        ("a net", "PGD-20", "0.80", *missing),
-        ("a net", "APGD-100", "0.90", *missing),
+        ("a net", "PGD-20, Linf radius 1/255", "0.80", *missing),
+        ("a net", "APGD-100, Linf radius 1/255", "0.90", *missing),
     ]

@@ -15,6 +15,7 @@ from saddlepoint.evaluation import Cascade, CleanCopies, Direct, MultiTarget, Re
 from saddlepoint.evaluation.adversary import Adversary
 from saddlepoint.papers import EXPERIMENTS, Request
 from saddlepoint.papers.adaptive import EXPERIMENTS as OURS
+from saddlepoint.papers.adaptive import real
 from saddlepoint.papers.adaptive.attacks import (
     PAPER_ATTACKS,
     TRANSFERS,
@@ -265,6 +266,17 @@ def test_reductions_are_named_in_full_and_the_paper_has_none(scale: Scale) -> No
         assert texts["AntiAdversary"] == "RayS queries 500 of 10000"
         assert texts["ClosedLoopControl"] == "none", "its bases are of 5000 images"
         assert "attack steps 30 of 1000" in texts["SOAP"]
+        assert "hidden width 256 of 2048" in texts["SODEF"]
+        assert "discriminator widening 1 of 5" in texts["ATLD"]
+        assert "discriminator layers 2 of 4" in texts["AIDPurifier"]
+        assert "discriminator layers switched off 0 of 2" in texts["AIDPurifier"]
+
+
+def test_a_classifier_that_is_not_trained_is_named() -> None:
+    """At scale real ATLD has no latent-distribution training: only its discriminator is fitted."""
+    text = reductions("ATLD", real.FIT, real.BUDGETS)
+    assert "training epochs of the classifier 0 of 200" in text
+    assert "training epochs of the discriminator 8 of 200" in text
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])

@@ -19,7 +19,7 @@ from saddlepoint.gradients import Backprop, Implicit
 from saddlepoint.papers import EXPERIMENTS, select_experiments
 from saddlepoint.papers.budgets import AutoAttackBudget
 from saddlepoint.papers.deq import EXPERIMENTS as OURS
-from saddlepoint.papers.deq import published
+from saddlepoint.papers.deq import published, third_party
 from saddlepoint.papers.deq.experiment import DEQExperiment
 from saddlepoint.papers.deq.figure_4 import alignment
 from saddlepoint.papers.deq.gradients import (
@@ -161,6 +161,11 @@ def test_robustness_is_the_max_over_defenses_of_the_min_over_attacks():
     assert published.robustness("unrolled") == 47.12
     assert published.robustness("exact-long") == 39.18
     assert published.robustness("vanilla") == 1.31
+
+
+def test_the_network_without_adversarial_training_has_numbers_of_such_a_network() -> None:
+    assert third_party.note(["vanilla"]).endswith("network trained without an adversary")
+    assert third_party.note(["unrolled", "exact-long"]).endswith("trained CIFAR-10 networks")
 
 
 @pytest.mark.parametrize("name", ["deq/table-1", "deq/table-5", "deq/figure-2"])

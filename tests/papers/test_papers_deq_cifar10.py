@@ -122,6 +122,19 @@ def test_networks_are_trained_and_compared_with_twins(result: Result) -> None:
     assert not result.weights, "no third-party network was used"
 
 
+def test_numbers_of_a_network_with_other_solver_steps_are_not_shown(result: Result) -> None:
+    """The paper's Table 2 has an exact network with 50/50 steps alone."""
+    _, _, differences, defenses, *_ = result.tables
+    reported = {
+        row.labels[0]
+        for table in (differences, defenses)
+        for row in table.rows
+        if any(cell is not None and cell.paper is not None for cell in row.cells)
+    }
+    assert reported == {"exact-short (2/2)", "unrolled (2+6)"}
+    assert not any("exact-long" in text and "the paper's" in text for text in result.findings)
+
+
 def test_the_difference_of_gradients_is_that_of_the_cells(result: Result) -> None:
     _, attacks, differences, *_ = result.tables
     title = "exact-short (2/2)"

@@ -12,6 +12,7 @@ from benchmarks.refresh_records import objection, record_files, refresh, stale_r
 
 from saddlepoint.papers import EXPERIMENTS
 from saddlepoint.papers import fingerprint as module
+from saddlepoint.papers.adaptive.reductions import LABEL
 from saddlepoint.papers.fingerprint import (
     CodeVersion,
     digest_of_margins,
@@ -159,6 +160,31 @@ def test_a_probe_of_another_machine_is_compared_with_the_commit_of_the_record(
     assert not stale_reasons(tmp_path)
     made = read(path.read_text(), "").code
     assert made == CodeVersion(current().fingerprint, probe="here")
+
+
+@pytest.mark.parametrize(("header", "equal"), [(LABEL, True), ("attack", False)])
+def test_numbers_are_compared_without_descriptions_of_hyper_parameters(
+    tmp_path: Path, header: str, equal: bool
+) -> None:
+    """Such a text may name more than before; another label means another measurement."""
+    result = read(write(tmp_path, None).read_text(), "")
+    (table,) = result.tables
+    digests = {
+        refresh_records.compared_values(
+            replace(
+                result,
+                tables=(
+                    replace(
+                        table,
+                        labels=(*table.labels, header),
+                        rows=tuple(replace(row, labels=(*row.labels, text)) for row in table.rows),
+                    ),
+                ),
+            )
+        )
+        for text in ("steps 5 of 10", "steps 5 of 10, width 8 of 64")
+    }
+    assert (len(digests) == 1) == equal
 
 
 def test_a_record_without_fingerprint_is_adopted_if_its_commit_gives_the_same_numbers(

@@ -8,7 +8,12 @@ import pytest
 
 from saddlepoint.papers.budgets import AutoAttackBudget, stated_budgets
 from saddlepoint.papers.comparison import Agreement
-from saddlepoint.papers.few_images import few_images_caveat, interval_half_width
+from saddlepoint.papers.few_images import (
+    CAVEAT,
+    few_images_caveat,
+    few_images_caveats,
+    interval_half_width,
+)
 from saddlepoint.papers.markdown import READING, result_markdown, table_markdown
 from saddlepoint.papers.masking import mark_masked, masked_columns, masked_warnings
 from saddlepoint.papers.multi_exit import published
@@ -113,6 +118,20 @@ def test_findings_from_few_images_have_a_caveat_with_the_interval() -> None:
     assert interval_half_width(100.0, 12) == 0
 
 
+def test_a_caveat_about_some_tables_names_them() -> None:
+    def tables(*numbers: int) -> list[Table]:
+        return [Table(f"T{k}", (), (), (), n) for k, n in enumerate(numbers, start=1)]
+
+    (alone,) = few_images_caveats(tables(64, 64))
+    assert alone == few_images_caveat(64)
+    few, others = few_images_caveats(tables(300, 300, 64))
+    assert few.startswith('Findings from the table "T3" come from 64 images')
+    assert others.startswith("All other findings come from 300 images")
+    (few,) = few_images_caveats(tables(10_000, 64, 64))
+    assert few.startswith('Findings from the tables "T2" and "T3" come from 64 images')
+    assert all(CAVEAT.match(text) for text in (alone, few, others))
+
+
 def test_differences_are_compared_with_the_paper_in_direction_and_size() -> None:
     far = difference(Cell((80.0,)), Cell((60.0,)), 10_000)
     assert far.low < far.value == 20.0 < far.high < 21.4
@@ -171,11 +190,12 @@ def test_the_conclusions_of_the_out_of_sample_record_name_reduced_attacks_and_eq
     again = conclude(stored)
     reduced = f"{SMALL.name('AutoAttack')}, clean copies"
     assert again.tables[1].columns == (reduced, "clean copies among")
-    assert again.findings[1:3] == (
+    assert again.findings[2:4] == (
         "net: NEED and per-image mix have the same result on every test image.",
         other,
     )
-    assert again.findings[3].startswith(f"{reduced}: ")
-    assert "come from 100 images" in again.findings[0]
+    assert again.findings[4].startswith(f"{reduced}: ")
+    assert 'the table "copies" come from 50 images' in again.findings[0]
+    assert "come from 100 images" in again.findings[1]
     assert again.notes == (SMALL.budgets,)
     assert conclude(again) == again

@@ -10,19 +10,21 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from saddlepoint.data.record import Data
 from saddlepoint.evaluation import Episode
-from saddlepoint.papers.adaptive.real import COLUMNS, DefenseAttacks
+from saddlepoint.papers.adaptive.real import COLUMNS, DefenseAttacks, step_size_exception
 from saddlepoint.papers.adaptive.robust_net import LAYERS, NAME, RobustResNet, load_robust_net
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.transductive import real, real_dent
-from saddlepoint.zoo.adaptive import TABLE
+from saddlepoint.zoo.adaptive import TABLE, AntiAdversary
 from saddlepoint.zoo.layers import check_known_layers
 
 MODELS = Path(__file__).parents[3] / "shared" / "models"
 LOADER = """
 import torch
+from torch import nn
 from torch import nn
 
 class Exits(nn.Module):
@@ -80,8 +82,8 @@ def test_dent_is_measured_on_the_last_exit_in_both_orders(request_at_real: Reque
 def test_costs_of_rmc_are_measured_and_grow_with_the_sequences(request_at_real: Request) -> None:
     one, five = real.table_1(request_at_real), real.table_6(request_at_real)
     assert not one.tables
-    assert "2176 answers of RMC" in one.not_run
-    assert "10880 answers of RMC" in five.not_run
+    assert "36,000 answers of RMC" in one.not_run, "1000 images, 6 answers and 3 x 10 rounds"
+    assert "115,000 answers of RMC" in five.not_run, "5 x 1000 images, 3 answers and 2 x 10 rounds"
     assert "measured on 16 images" in one.not_run
 
 
@@ -132,6 +134,12 @@ def test_a_defense_without_audit_has_an_empty_cell() -> None:
     assert row.labels[3] == "not audited"
     assert len(row.cells) == len(COLUMNS)
     assert row.cells[COLUMNS.index("audit, standard")] is None
+
+
+def test_the_step_size_that_does_not_follow_the_radius_is_named() -> None:
+    """AntiAdversary takes the published step of 0.15; the ratio to 2/255 would be a quarter."""
+    rows = [attacks(None), replace(attacks(None), defense=AntiAdversary(nn.Identity().eval()))]
+    assert "0.15 as in the paper at 8/255 instead of 0.0375" in step_size_exception(rows)
 
 
 def test_the_robust_network_has_the_layers_that_defenses_need() -> None:

@@ -30,6 +30,7 @@ from saddlepoint.gradients import Backprop
 from saddlepoint.papers import EXPERIMENTS, Request
 from saddlepoint.papers.charts import draw_svg
 from saddlepoint.papers.markdown import result_markdown
+from saddlepoint.papers.registry import Scale
 from saddlepoint.papers.result import Cell, Plot, Result, Row, Table, read
 from saddlepoint.papers.runner import Images
 from saddlepoint.papers.transductive import EXPERIMENTS as OURS
@@ -47,6 +48,7 @@ from saddlepoint.papers.transductive.figure_1 import (
 )
 from saddlepoint.papers.transductive.nets import HighPass, recipes
 from saddlepoint.papers.transductive.pretrained_model_space import PretrainedModelSpace
+from saddlepoint.papers.transductive.reductions import dann_settings, tadv_settings
 from saddlepoint.papers.transductive.scales import SETTINGS
 from saddlepoint.papers.transductive.table_1 import COLUMNS, findings
 from saddlepoint.papers.write import reproduce
@@ -410,3 +412,20 @@ def test_brighter_images_that_are_accepted_are_against_the_paper(rejected: float
     (finding,) = figure_1_comparison(replace(stored, tables=(stored.tables[0], table))).findings
     assert finding.startswith("(c) brighter: ")
     assert finding.endswith(f"{end} 3.0 % are rejected.")
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_settings_that_differ_from_the_papers_are_named_with_both_values(scale: Scale) -> None:
+    setting = SETTINGS[scale]
+    texts = [
+        *(dann_settings(one) for one in setting.dann),
+        *(tadv_settings(one, recipes(scale)[f"{one.data} tadv"]) for one in setting.tadv),
+    ]
+    if scale == "paper":
+        assert not any(" of " in text.partition(": ")[2].partition(": ")[2] for text in texts)
+        return
+    dann, tadv = texts
+    for part in ("labeled images 2000 of all", "channels 8 of 64", "rounds 3 of 10"):
+        assert part in dann
+    for part in ("sources 3 of 10", "epochs 6 of 100", "PGD steps 15 of 200"):
+        assert part in tadv

@@ -16,6 +16,7 @@ from saddlepoint.papers.adaptive.experiment import SODEF_SOLVER, AdaptiveExperim
 from saddlepoint.papers.adaptive.findings import compared_with_static
 from saddlepoint.papers.adaptive.real import BATCH, FIT
 from saddlepoint.papers.adaptive.real_table_2 import sodef_around_robust_net
+from saddlepoint.papers.adaptive.reductions import LABEL, reductions
 from saddlepoint.papers.adaptive.robust_net import NAME, RADIUS
 from saddlepoint.papers.adaptive.scales import AttackBudgets
 from saddlepoint.papers.cells import accuracy_cell, correct_rate, difference_cell
@@ -62,7 +63,7 @@ def run(request: Request) -> Result:
         "radii",
         [_table(subject.data, rows, len(subject.test.x))],
         subjects=[subject],
-        notes=NOTES,
+        notes=(*NOTES, _reduced(experiment.reductions("SODEF"))),
         findings=_findings(rows),
         charts=[_chart(subject.data, rows)],
     )
@@ -94,12 +95,16 @@ def run_real(request: Request) -> Result:
             f"static network: {NAME}, adversarially trained by others in Linf at 2/255",
             *NOTES,
             str(budgets),
-            f"SODEF is fitted on the first {FIT.images} training images",
+            _reduced(reductions("SODEF", FIT, budgets)),
         ],
         findings=_findings(rows),
         charts=[_chart("cifar10", rows)],
         repeats=1,
     )
+
+
+def _reduced(hyper_parameters: str) -> str:
+    return f"{LABEL} of SODEF: {hyper_parameters}"
 
 
 def _spaces(trained: Ball) -> list[Ball]:

@@ -28,6 +28,8 @@ _READ: Mapping[str, tuple[tuple[str, _Read], ...]] = {
     "SODEF": (
         *_IMAGES,
         ("state width", lambda s: s.fit.sodef_widths[0]),
+        ("hidden width", lambda s: s.fit.sodef_widths[1]),
+        ("epochs of the stability training", lambda s: s.fit.sodef_training.settle.epochs),
         ("APGD steps", lambda s: s.budgets.apgd_steps),
         ("targets", lambda s: min(s.budgets.targets, 3)),
     ),
@@ -52,18 +54,23 @@ _READ: Mapping[str, tuple[tuple[str, _Read], ...]] = {
     "ATLD": (
         *_IMAGES,
         ("discriminator depth", lambda s: s.fit.atld_discriminator[0]),
-        ("training epochs", lambda s: s.fit.atld_training.epochs),
+        ("discriminator widening", lambda s: s.fit.atld_discriminator[1]),
+        ("training epochs of the classifier", lambda s: _latent_epochs(s.fit)),
+        ("training epochs of the discriminator", lambda s: s.fit.atld_training.epochs),
         *_APGD,
         ("restarts", lambda s: s.budgets.atld_restarts),
     ),
     "AIDPurifier": (
         *_IMAGES,
+        ("discriminator layers", lambda s: len(s.fit.aid_layers)),
+        ("discriminator layers switched off", lambda s: len(s.fit.aid_off)),
         ("discriminator width", lambda s: s.fit.aid_width),
         ("defense steps", lambda s: s.fit.aid_steps),
         *_APGD,
     ),
     "ContrastiveReversal": (
         *_IMAGES,
+        ("training epochs", lambda s: s.fit.reversal_training.epochs),
         ("defense steps", lambda s: s.fit.reversal[0]),
         ("views", lambda s: s.fit.reversal[1]),
         ("attack steps", lambda s: s.budgets.contrastive.steps),
@@ -73,6 +80,8 @@ _READ: Mapping[str, tuple[tuple[str, _Read], ...]] = {
     "AdaptiveDenoising": (
         *_IMAGES,
         ("score network width", lambda s: s.fit.score_net[0]),
+        ("score network blocks", lambda s: s.fit.score_net[1]),
+        ("training epochs", lambda s: s.fit.score_training.epochs),
         ("defense steps", lambda s: s.fit.denoising[0]),
         ("runs", lambda s: s.fit.denoising[1]),
         ("attack steps", lambda s: s.budgets.denoising.steps),
@@ -99,6 +108,11 @@ def reductions(name: str, fit: FitSetting, budgets: AttackBudgets) -> str:
         if ours != paper:
             parts.append(f"{label} {ours} of {paper}")
     return ", ".join(parts) or NONE
+
+
+def _latent_epochs(fit: FitSetting) -> int:
+    """Epochs of latent-distribution training, which trains the classifier of ATLD."""
+    return fit.atld_training.epochs if fit.atld_training.rate else 0
 
 
 def _format(number: int | None) -> str:

@@ -135,6 +135,7 @@ class ThreeTrainings(DEQExperiment):
             Images(images.x[scored:], images.y[scored:]),
             images.first(scored),
             "test images that are not scored",
+            comparable=name not in self.plan.incomparable,
         )
 
 

@@ -193,7 +193,7 @@ class DEQExperiment(PaperExperiment[DEQSetting]):
         """
         networks = [*(one.subject for one in states), *others]
         if self.request.scale == "real":
-            notes = (third_party.NOTE, *notes)
+            notes = (third_party.note([network.name for network in networks]), *notes)
         descriptions = (network.describe() for network in networks)
         return self.runner.result(
             self.entry(name),

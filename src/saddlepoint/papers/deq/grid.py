@@ -185,7 +185,7 @@ class Grid:
         numbers: Sequence[float | None] = paper or (None,) * len(published.ATTACKS)
         clean = self.subject.correct(self.states.clean, name)[: correct.shape[-1]]
         cells = (
-            accuracy_cell(clean, published.CLEAN.get(self.subject.name, {}).get(defense)),
+            accuracy_cell(clean, published.CLEAN.get(self.subject.reported, {}).get(defense)),
             *(
                 accuracy_cell(attacked, number)
                 for attacked, number in zip(correct, numbers, strict=True)
@@ -208,7 +208,7 @@ class Grid:
         accuracies = correct.mean(-1)  # [A, D]
         d = int(accuracies.amin(0).argmax())
         strongest = published.ATTACKS[int(accuracies[:, d].argmin()) % len(published.ATTACKS)]
-        paper = published.robustness(self.subject.name)
+        paper = published.robustness(self.subject.reported)
         reported = f"; the paper's numbers give {paper:.2f} %" if paper is not None else ""
         selected = ", ".join(
             f"{column} is {gradient.name}"

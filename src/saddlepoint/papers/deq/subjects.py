@@ -48,6 +48,12 @@ class DEQSubject(TrainedNetwork):
     """A trained equilibrium network."""
 
     net: Solved
+    comparable: bool = True  # whether the paper's network of this name has the same solver
+
+    @property
+    def reported(self) -> str:
+        """The name under which the paper's numbers are found; empty if they are not comparable."""
+        return self.name if self.comparable else ""
 
     @property
     def steps(self) -> int:

@@ -6,7 +6,7 @@ only the solver differs. All were trained without an adversary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, cast
@@ -26,11 +26,11 @@ DATA = "mnist"
 SPACE = Linf(0.075)  # at the radius 0.1, PGD-20 leaves less than 20 % of both networks
 LARGE = "mnist/mondeq_jli_fc100"
 OTHER = "mnist/mondeq_semi_m20"
-NOTE = (
+_NETWORKS = (
     f"third-party networks: {LARGE} for the paper's networks exact and unrolled, {OTHER} for "
     "unrolled-xl and vanilla, all trained without an adversary and for another solver; only the "
     "solver of the forward pass and the gradient differ between networks of the same weights. The "
-    "paper's numbers in brackets are those of adversarially trained CIFAR-10 networks"
+    "paper's numbers in brackets are those of"
 )
 
 
@@ -99,6 +99,17 @@ def _choices() -> Mapping[str, _Choice]:
 
 
 CHOICES = _choices()
+
+
+def note(names: Collection[str]) -> str:
+    """Say which networks these are, and which networks the paper's numbers are of.
+
+    Args:
+        names: names of the paper's networks.
+    """
+    if set(names) == {"vanilla"}:
+        return f"{_NETWORKS} a CIFAR-10 network trained without an adversary"
+    return f"{_NETWORKS} adversarially trained CIFAR-10 networks"
 
 
 def subject(runner: Runner, name: str, test: Images, dev: Images) -> DEQSubject:

@@ -264,7 +264,7 @@ def defenses_table(
     images = experiment.setting.reduced_images
     for grid in grids:
         correct = grid.correct(with_pgd(experiment), grid.subject.test.first(images))
-        rows += grid.rows(correct, published.PGD.get(grid.subject.name, {}))
+        rows += grid.rows(correct, published.PGD.get(grid.subject.reported, {}))
         effects += grid_effects(grid, correct)
         findings += grid.findings(correct, "PGD-10")[:2]
     title = "Accuracy under PGD-10, % (Table 2)"
@@ -286,7 +286,7 @@ def grid_effects(grid: Grid, correct: Tensor) -> list[Effect]:
     residual = grid.states.residual_cell(FinalState.name)
     title = grid.subject.title
     gain = bootstrap(ensemble_gain, correct.shape[-1])
-    papers = published.PGD.get(grid.subject.name, {})
+    papers = published.PGD.get(grid.subject.reported, {})
     broken = gained = None
     if papers:
         before, after = (

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from saddlepoint.papers.comparison import base_networks, distant_bases
-from saddlepoint.papers.few_images import few_images_caveat
+from saddlepoint.papers.few_images import CAVEAT, few_images_caveats
 from saddlepoint.papers.masking import mark_masked, masked_warnings
 from saddlepoint.papers.multi_exit import out_of_sample, table_1, table_3
 from saddlepoint.papers.multi_exit.scales import SETTINGS, MultiExitSetting
@@ -48,7 +47,7 @@ def conclude(result: Result) -> Result:
     return replace(
         renamed,
         tables=(table, *result.tables[1:]),
-        findings=_with_caveat(table.n, _FINDINGS[result.experiment](table)),
+        findings=(*few_images_caveats([table]), *_FINDINGS[result.experiment](table)),
         symptoms=(*masked_warnings(table, setting.weaker), *bases),
     )
 
@@ -65,7 +64,7 @@ def _concluded_out_of_sample(result: Result, setting: MultiExitSetting) -> Resul
     last = replace(last, columns=tuple(columns))
     comparisons = list[str]()
     for text in result.findings:
-        if re.search(r"that under AIMER is|^These findings come", text):
+        if "that under AIMER is" in text or CAVEAT.match(text):
             continue  # computed again below
         match = _NO_DIFFERENCE.match(text)
         sentence = match and (
@@ -74,13 +73,9 @@ def _concluded_out_of_sample(result: Result, setting: MultiExitSetting) -> Resul
         )
         if (sentence or text) not in comparisons:
             comparisons.append(sentence or text)
-    findings = _with_caveat(tables[0].n, [*comparisons, *out_of_sample.gaps(last)])
-    return replace(result, tables=(*tables, last), findings=findings)
-
-
-def _with_caveat(n: int, findings: Sequence[str]) -> tuple[str, ...]:
-    caveat = few_images_caveat(n)
-    return (caveat, *findings) if caveat else tuple(findings)
+    every = (*tables, last)
+    findings = (*few_images_caveats(every), *comparisons, *out_of_sample.gaps(last))
+    return replace(result, tables=every, findings=findings)
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ from saddlepoint.games.strategies import distribution
 from saddlepoint.papers.budgets import counted
 from saddlepoint.papers.cells import repeated_accuracy_cell
 from saddlepoint.papers.experiment import PaperExperiment, describe_net, device_of
-from saddlepoint.papers.few_images import few_images_caveat
+from saddlepoint.papers.few_images import few_images_caveats
 from saddlepoint.papers.multi_exit import EXPERIMENTS
 from saddlepoint.papers.multi_exit.nets import SingleExitWrapper, recipes
 from saddlepoint.papers.multi_exit.scales import SETTINGS, EoTPGD, MultiExitSetting, PartialPGD
@@ -283,7 +283,7 @@ class MultiExitExperiment(PaperExperiment[MultiExitSetting]):
     ) -> Result:
         """Assemble the result of one experiment.
 
-        Findings from few images begin with a caveat.
+        Findings from few images begin with caveats.
 
         Args:
             name: name of the experiment without the paper, for example "table-1".
@@ -295,12 +295,11 @@ class MultiExitExperiment(PaperExperiment[MultiExitSetting]):
             repeats: number of repeated measurements; default: that of the setting.
             symptoms: warnings about the numbers.
         """
-        caveat = few_images_caveat(min(table.n for table in tables))
         return self.runner.result(
             self.entry(name),
             tables,
             notes=(*(self._describe(subject) for subject in subjects), *notes),
-            findings=(caveat, *findings) if caveat and findings else findings,
+            findings=(*few_images_caveats(tables), *findings) if findings else (),
             charts=charts,
             repeats=repeats or self.setting.repeats,
             symptoms=symptoms,

@@ -26,7 +26,7 @@ class RMCSetting:
 
     data: str  # name of the dataset
     images: int  # test images of the sequence of Table 1
-    repeated: int  # test images of each sequence of Table 6
+    table_6_images: int  # test images of each sequence of Table 6
     library: int | None  # training images in D', before copies; None: all
     copies: int  # attacked copies of each image in D'
     copy_attack: PGD  # attack that makes the copies
@@ -129,7 +129,7 @@ def _tiny() -> TransductiveSetting:
     rmc = RMCSetting(
         data="digits",
         images=2,
-        repeated=2,
+        table_6_images=2,
         library=60,
         copies=1,
         copy_attack=PGD(2),
@@ -248,7 +248,7 @@ def _small_rmc() -> RMCSetting:
     return RMCSetting(
         data="mnist",
         images=64,
-        repeated=16,
+        table_6_images=16,
         library=1500,
         copies=1,
         copy_attack=copy_attack,
@@ -346,7 +346,7 @@ def _paper_rmc() -> tuple[RMCSetting, RMCSetting]:
     mnist = RMCSetting(
         data="mnist",
         images=1000,
-        repeated=1000,
+        table_6_images=1000,
         library=None,
         copies=1,
         copy_attack=PGD(100, 0.01),
@@ -359,7 +359,7 @@ def _paper_rmc() -> tuple[RMCSetting, RMCSetting]:
     cifar = RMCSetting(
         data="cifar10",
         images=1000,
-        repeated=1000,
+        table_6_images=1000,
         library=None,
         copies=4,
         copy_attack=PGD(40, 1 / 255),

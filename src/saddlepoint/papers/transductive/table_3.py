@@ -28,6 +28,7 @@ from saddlepoint.papers.transductive.experiment import (
     format_difference,
     max_loss_pgd,
 )
+from saddlepoint.papers.transductive.reductions import dann_settings
 from saddlepoint.papers.transductive.scales import DANNSetting
 from saddlepoint.zoo.transductive import DANN
 
@@ -158,15 +159,11 @@ def findings(data: str, found: DANNResult) -> list[str]:
 def _notes(
     experiment: TransductiveExperiment, setting: DANNSetting, found: DANNResult
 ) -> list[str]:
-    training = setting.training
     return [
         *(
             describe(one.name, one.net, one.space, experiment.recipe(one.name))
             for one in (found.base, found.madry)
         ),
-        f"{setting.data}: DANN is trained for {training.epochs} epochs with batches of "
-        f"{training.batch_size} on {setting.labeled or 'all'} labeled images and on the "
-        f"{setting.images} test images; each of the {setting.rounds} rounds of an attack retrains "
-        "it",
-        f"{setting.data}: PGD with {setting.attack.steps} steps",
+        f"{setting.data}: DANN is trained on labeled images and on the test images; each round of "
+        f"an attack retrains it; {dann_settings(setting)}",
     ]

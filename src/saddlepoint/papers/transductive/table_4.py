@@ -28,6 +28,7 @@ from saddlepoint.papers.transductive.experiment import (
     max_loss_pgd,
 )
 from saddlepoint.papers.transductive.pretrained_model_space import PretrainedModelSpace
+from saddlepoint.papers.transductive.reductions import tadv_settings
 from saddlepoint.papers.transductive.scales import TADVSetting
 from saddlepoint.zoo.transductive import TADV, Pretrained
 
@@ -239,10 +240,10 @@ def _notes(
     recipe = experiment.recipe(found.base.name)
     return [
         describe(found.base.name, found.base.net, found.base.space, recipe),
-        f"{setting.data}: {setting.many_sources + 1 + setting.finals} networks of one recipe, "
-        f"{recipe.epochs} epochs each, that differ only in their random seeds: {setting.sources} "
-        "are sources of the attack, the network after the last source simulates the defender, "
+        f"{setting.data}: {setting.many_sources + 1 + setting.finals} networks of one recipe that "
+        f"differ only in their random seeds: {setting.sources} are sources of the attack, the "
+        "network after the last source simulates the defender, "
         f"{setting.finals} others are final networks",
-        f"{setting.data}: PGD with {setting.attack.steps} steps; GMSA-MIN multiplies them by the "
-        "number of attacked networks",
+        f"{setting.data}: {tadv_settings(setting, recipe)}",
+        f"{setting.data}: GMSA-MIN multiplies the steps of PGD by the number of attacked networks",
     ]

@@ -24,7 +24,7 @@ def run(request: Request) -> Result:
     """Reproduce Table 6."""
     experiment = TransductiveExperiment.open(request)
     experiments = [
-        RMCExperiment(experiment, replace(setting, images=setting.repeated))
+        RMCExperiment(experiment, replace(setting, images=setting.table_6_images))
         for setting in experiment.setting.rmc
     ]
     found = {
@@ -34,7 +34,7 @@ def run(request: Request) -> Result:
         for one in experiments
         for base in BASES
     }
-    n = experiment.setting.rmc[0].repeated
+    n = experiment.setting.rmc[0].table_6_images
     streams = experiment.setting.repeats
     rows = tuple(row(key, results) for key, results in found.items())
     table = Table(
