@@ -13,8 +13,8 @@ _BASES = ("mnist madry", "mnist trades", "mnist half")
 # Columns of Table 2 as published, after clean accuracies.
 _TABLE_2 = ("static, AA", "DENT-AA", "AA", "PGD", "FPA", "GMSA-AVG", "GMSA-MIN")
 _RMC_BUDGET = (r"PGD with \d+ steps?; FPA and GMSA with \d+ rounds per image",)
-_DANN_BUDGET = (r"each of the \d+ rounds", r"PGD with \d+ steps?")
-_TADV_BUDGET = (r"\d+ are sources of the attack", r"PGD with \d+ steps?")
+_DANN_BUDGET = (r"rounds \d+( of \d+)?, PGD steps \d+( of \d+)?",)
+_TADV_BUDGET = (r"sources \d+( of \d+)?", r"PGD steps \d+( of \d+)?")
 _DENT_BUDGET = (r"PGD: \d+ runs? of \d+ steps?",)
 _AUTOATTACK = r"(in place of )?AutoAttack[^;]* quer(y|ies)"
 _STATIC_BUDGET = (*_DENT_BUDGET, rf"^on static networks: .*{_AUTOATTACK}")
