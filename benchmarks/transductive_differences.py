@@ -107,7 +107,7 @@ def _rmc(records: Records) -> list[Difference]:
             "RMC, number of neighbors",
             "K = 1024 of 120 000 images, library attacked by PGD-100",
             "small scale: K = 512 of 3000, PGD-40; K is `RMCSetting.neighbors`",
-            f"with K = 64 and PGD-15, a standard base under transferred PGD has {standard}",
+            f"a standard base under transferred PGD has {standard}",
         ),
         Difference(
             "RMC, when fine-tuning stops",
