@@ -212,7 +212,7 @@ def _of_figure_3(remark: str) -> Claim:
 
     return Claim(
         f"No attack whose exits are {REMARKS[remark]} is stronger than the matched attack (Remark "
-        f"{remark}, part of Assumption 3.5), on sets of neighboring exits and the game's images.",
+        f"{remark}, part of Assumption 3.5), on the game's images.",
         "multi-exit/figure-3-real",
         cell("pairs that contradict the remark"),
         _TRIPLE_WINS,
@@ -252,5 +252,6 @@ CLAIMS = (
     _of_figure_6("Random", "an attack on a random set of exits"),
     _of_figure_6("Single attack", _WEAKER["Single attack"]),
     _of_figure_6("Average attack", _WEAKER["Average attack"]),
+    _of_figure_6("Max-average attack", _WEAKER["Max-average attack"]),
     *_TRAINED,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from saddlepoint.defenses import Subset, intervals, subset_name
 from saddlepoint.games.payoffs import ExitGame
 from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment, MultiExitSubject
-from saddlepoint.papers.multi_exit.third_party import triple_wins
+from saddlepoint.papers.multi_exit.third_party import triple_wins, with_all_rows
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, HeatMap, Result, Row, Table
 
@@ -29,8 +29,8 @@ def run(request: Request) -> Result:
 
 
 def run_real(request: Request) -> Result:
-    """Show the same for the third-party network; remarks are checked on neighboring exits."""
-    experiment = MultiExitExperiment.open(request)
+    """Show the same for the third-party network."""
+    experiment = with_all_rows(MultiExitExperiment.open(request))
     return _figure(experiment, triple_wins(experiment))
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from saddlepoint.attacks.pgd import PGD
-from saddlepoint.attacks.spaces import Radii
 from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment
 from saddlepoint.papers.multi_exit.out_of_sample import strategies
 from saddlepoint.papers.multi_exit.scored_game import (
@@ -23,26 +21,22 @@ from saddlepoint.papers.multi_exit.scored_game import (
     score,
     strategies_table,
 )
-from saddlepoint.papers.multi_exit.third_party import triple_wins
+from saddlepoint.papers.multi_exit.third_party import triple_wins, with_all_rows
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result
 
-# The first step is longer than the radius: five steps then leave about as much as PGD-20, also at
-# early exits. Three steps of at most 0.8 radii leave clearly more there.
-PAYOFF = PGD(5, Radii(1.4), random_start=False, decreasing=True)
 _SHOWN = ((1, 2), (3, 4), (5, 7), (1, 4), (4, 7), (1, 7))  # first and last exit, in the heat map
 
 
 def run(request: Request) -> Result:
     """Play the game on 500 images and score attackers and strategies on 500 others."""
-    experiment = MultiExitExperiment.open(request)
-    full = replace(experiment.setting, payoff=PAYOFF, rows="all")
-    experiment = replace(experiment, setting=full)
+    experiment = with_all_rows(MultiExitExperiment.open(request))
     subject = triple_wins(experiment)
     scored = score(experiment, subject)
     game = scored.game
     mixes = strategies(game)
     effects = effects_of(scored, mixes)
+    steps = experiment.setting.payoff.steps
     result = experiment.result(
         "seven-exits",
         [
@@ -54,7 +48,7 @@ def run(request: Request) -> Result:
         subjects=[subject],
         notes=[
             f"{len(game.targets)} attacks, one on every set of exits, x {len(game.subsets)} sets "
-            f"of exits that answer; PGD with {PAYOFF.steps} steps of decreasing length from the "
+            f"of exits that answer; PGD with {steps} steps of decreasing length from the "
             "clean image",
             "the game's images and the scored images are test images of CIFAR-10, and disjoint",
             *NOTES,
