@@ -5,7 +5,6 @@ Closed-loop control and SOAP have networks of their authors: `benchmarks.release
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,10 +12,9 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attacks.spaces import Linf, per_example
-from saddlepoint.audits.planning.budget import BUDGETS as BUDGETS_OF_AUDITS
 from saddlepoint.audits.result import Audit
 from saddlepoint.data import load_data
-from saddlepoint.defenses import Context, Defense, Plain
+from saddlepoint.defenses import Defense, Plain
 from saddlepoint.evaluation import Adversary, Episode, FixedPoints, Threat
 from saddlepoint.papers.adaptive import EXPERIMENTS
 from saddlepoint.papers.adaptive.attacks import PAPER_ATTACKS
@@ -24,6 +22,13 @@ from saddlepoint.papers.adaptive.cost import inference_cost
 from saddlepoint.papers.adaptive.defenses import DEFENSES, StaticModel
 from saddlepoint.papers.adaptive.findings import compared_with_static
 from saddlepoint.papers.adaptive.fitting import FITS, FitSetting
+from saddlepoint.papers.adaptive.prices import (
+    IMAGES,
+    about_answer,
+    about_audit,
+    audit_price,
+    fitted_on_few,
+)
 from saddlepoint.papers.adaptive.reductions import LABEL, reductions
 from saddlepoint.papers.adaptive.robust_net import LAYERS, NAME, RADIUS, load_robust_net
 from saddlepoint.papers.adaptive.scales import AttackBudgets
@@ -34,13 +39,10 @@ from saddlepoint.papers.result import Cell, Plot, Result, Row, Table
 from saddlepoint.papers.runner import Images, Runner
 from saddlepoint.papers.third_party import ModelFolder
 from saddlepoint.phrases import count
-from saddlepoint.rng import Keys
 from saddlepoint.zoo.adaptive import TABLE, AntiAdversary, Surveyed
 
 BATCH = 64
-IMAGES = 64  # for which costs are stated
 DRAWS = 5  # of a randomized defense, as in the paper
-COST_IMAGES = 16  # on which a cost is measured
 COPIES = "AutoAttack's points, clean images where it failed"
 POINTS = "AutoAttack's points"
 PAPER_ATTACK = "the paper's attack"
@@ -143,7 +145,7 @@ def run(request: Request) -> Result:
         for name, number in MEASURED.items()
     ]
     costs = [
-        *(f"{name} was not audited: {audit_cost(name, base)}" for name in NOT_AUDITED),
+        *(f"{name} was not audited: {audit_price(name, base, FIT)}" for name in NOT_AUDITED),
         *(f"{name} was not run: {attack_cost(name, base)}" for name in NOT_RUN),
     ]
     return runner.result(
@@ -297,14 +299,6 @@ def _finding(one: DefenseAttacks) -> str:
     return f"{compared_with_static(f'{one.surveyed.name} on {NAME}', gain)}."
 
 
-def answer_seconds(defense: Defense, x: Tensor) -> float:
-    """Measure the processor time of one answer per image, without a graph for gradients."""
-    started = time.process_time()
-    with torch.no_grad():
-        defense.respond(x, Context(Keys.of(0, torch.arange(len(x)))))
-    return (time.process_time() - started) / len(x)
-
-
 def attack_cost(name: str, base: StaticModel, networks: int = 1) -> str:
     """Fit a defense on few images, and say what the paper's attack and an audit would take.
 
@@ -313,49 +307,14 @@ def attack_cost(name: str, base: StaticModel, networks: int = 1) -> str:
         base: the static network.
         networks: number of networks of this size that are attacked.
     """
-    defense, seconds = _fitted_on_few(name, base)
+    defense, seconds = fitted_on_few(name, base, FIT)
     attack = PAPER_ATTACKS[name](defense, AttackBudgets())
     passes = attack.cost(DRAWS if defense.random else 1)
     assert passes is not None
     hours = networks * IMAGES * passes.total * seconds / 3600
     return (
-        f"{_about_answer(seconds)}, and {PAPER_ATTACK} with its published budget takes up to "
+        f"{about_answer(seconds)}, and {PAPER_ATTACK} with its published budget takes up to "
         f"{passes.total:,.0f} passes, {hours:,.3g} h for {count(IMAGES, 'image')} and "
         f"{count(networks, 'network')}, before the training of auxiliary networks; "
-        f"{_about_audit(defense, seconds)}"
+        f"{about_audit(defense, seconds)}"
     )
-
-
-def audit_cost(name: str, base: StaticModel) -> str:
-    """Fit a defense on few images, and say what an audit would take."""
-    defense, seconds = _fitted_on_few(name, base)
-    return f"{_about_answer(seconds)}; {_about_audit(defense, seconds)}"
-
-
-def _fitted_on_few(name: str, base: StaticModel) -> tuple[Defense, float]:
-    """Return a defense that is fitted on few images, and the processor time of its answer."""
-    few = base.train.first(COST_IMAGES)
-    defense = DEFENSES[name].make(replace(base, train=few, basis=few), FIT)
-    return defense, answer_seconds(defense, few.x)
-
-
-def _about_answer(seconds: float) -> str:
-    return (
-        f"an answer takes {1000 * seconds:.1f} ms per image of one core (measured on "
-        f"{count(COST_IMAGES, 'image')})"
-    )
-
-
-def _about_audit(defense: Defense, seconds: float) -> str:
-    passes = _audit_passes(defense)
-    return (
-        f"an audit with the budget standard takes at least {passes:,.0f} passes per network, "
-        f"{IMAGES * passes * seconds / 3600:,.3g} h for {count(IMAGES, 'image')}"
-    )
-
-
-def _audit_passes(defense: Defense) -> int:
-    """Forward passes of an audit at the least: its first two attacks and searches by queries."""
-    budget = BUDGETS_OF_AUDITS["standard"]
-    draws = budget.draws if defense.random else 1
-    return draws * (budget.steps + budget.targets * budget.targeted_steps + budget.queries)

@@ -16,7 +16,10 @@ from saddlepoint.evaluation import Direct, Episode, FixedPoints, MaxLossPoint, T
 from saddlepoint.games.exit_attacks import ExitAttack
 from saddlepoint.games.need import NEED
 from saddlepoint.papers.adaptive.attacks import PAPER_ATTACKS, static
+from saddlepoint.papers.adaptive.defenses import DEFENSES
 from saddlepoint.papers.adaptive.experiment import AdaptiveExperiment
+from saddlepoint.papers.adaptive.fitting import FITS
+from saddlepoint.papers.adaptive.prices import audit_price
 from saddlepoint.papers.adaptive.scales import AttackBudgets
 from saddlepoint.papers.blind_audit.paper_attack import PaperAttack, budget_share, cost_share
 from saddlepoint.papers.budgets import AutoAttackBudget
@@ -83,7 +86,7 @@ def adaptive_cases(request: Request) -> Iterator[AuditCase]:
     experiment = AdaptiveExperiment.open(request)
     audited = experiment.setting.audited
     for surveyed in (one for one in TABLE if one.name in audited):
-        subject = experiment.subject(surveyed.name, test_images=audited[surveyed.name])
+        subject = experiment.subject(surveyed.name)
         attack = PAPER_ATTACKS[surveyed.name](subject.defense, experiment.setting.attack_budgets)
         published = PAPER_ATTACKS[surveyed.name](subject.defense, AttackBudgets())
         clean, attacked = experiment.play(subject, [FixedPoints(), attack])
@@ -98,6 +101,15 @@ def adaptive_cases(request: Request) -> Iterator[AuditCase]:
             correct_clean=correct_rate(clean),
             attacks={surveyed.attack: PaperAttack.of([attacked], share)},
         )
+
+
+def not_audited(request: Request) -> list[str]:
+    """Say what the audits of the other defenses of Croce et al. 2022 would take."""
+    experiment = AdaptiveExperiment.open(request)
+    fit = FITS[request.scale]
+    others = [row.name for row in TABLE if row.name not in experiment.setting.audited]
+    bases = {name: experiment.base(DEFENSES[name].base) for name in others}
+    return [f"{name} was not audited: {audit_price(name, bases[name], fit)}" for name in others]
 
 
 def transductive_cases(request: Request) -> Iterator[AuditCase]:
