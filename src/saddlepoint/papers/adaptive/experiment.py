@@ -104,15 +104,12 @@ class AdaptiveExperiment(PaperExperiment[AdaptiveSetting]):
             )
         return self.bases[name]
 
-    def subject(
-        self, name: str, base: str | None = None, *, test_images: int | None = None
-    ) -> AdaptiveSubject:
+    def subject(self, name: str, base: str | None = None) -> AdaptiveSubject:
         """Fit a defense on a static network and load its test images.
 
         Args:
             name: name of the defense.
             base: recipe of the static network; default: the one of the defense.
-            test_images: number of test images; default: the number of the setting.
         """
         defense_recipe = DEFENSES[name]
         setting = self.setting
@@ -121,9 +118,7 @@ class AdaptiveExperiment(PaperExperiment[AdaptiveSetting]):
         self.request.progress(f"fitting {name} on {recipe.name}, {recipe.data}")
         with torch_threads(setting.threads):
             defense = defense_recipe.make(model, FITS[self.request.scale])
-        test = self.test_images(
-            recipe.data, test_images or setting.test_images, model.train.x.device
-        )
+        test = self.test_images(recipe.data, setting.test_images, model.train.x.device)
         coupled = name == "ClosedLoopControl"
         return AdaptiveSubject(
             name=name,
