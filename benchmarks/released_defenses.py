@@ -40,7 +40,7 @@ from saddlepoint.evaluation import (
 from saddlepoint.gradients import BPDA
 from saddlepoint.papers.adaptive import published
 from saddlepoint.papers.adaptive.attacks import on_closed_loop, on_soap, pgd
-from saddlepoint.papers.adaptive.prices import answer_seconds
+from saddlepoint.papers.adaptive.audit_costs import answer_seconds
 from saddlepoint.papers.adaptive.scales import AttackBudgets
 from saddlepoint.papers.budgets import counted
 from saddlepoint.papers.cells import accuracy_cell, correct_rate

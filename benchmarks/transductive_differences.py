@@ -7,13 +7,12 @@
 from __future__ import annotations
 
 import argparse
-import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
 from saddlepoint.papers.markdown import format_cell
 from saddlepoint.papers.result import Result, read
-from saddlepoint.papers.write import STALE
+from saddlepoint.papers.write import stale_reasons
 
 NOT_MEASURED = "not measured"
 
@@ -32,7 +31,7 @@ class Records:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.stale = tomllib.loads((folder / STALE).read_text(encoding="utf-8"))
+        self.stale = stale_reasons(folder)
 
     def result(self, name: str) -> Result:
         """The record of this name."""

@@ -18,17 +18,17 @@ from saddlepoint.defenses import Defense, Plain
 from saddlepoint.evaluation import Adversary, Episode, FixedPoints, Threat
 from saddlepoint.papers.adaptive import EXPERIMENTS
 from saddlepoint.papers.adaptive.attacks import PAPER_ATTACKS
+from saddlepoint.papers.adaptive.audit_costs import (
+    IMAGES,
+    about_answer,
+    about_audit,
+    audit_cost,
+    fitted_on_few,
+)
 from saddlepoint.papers.adaptive.cost import inference_cost
 from saddlepoint.papers.adaptive.defenses import DEFENSES, StaticModel
 from saddlepoint.papers.adaptive.findings import compared_with_static
 from saddlepoint.papers.adaptive.fitting import FITS, FitSetting
-from saddlepoint.papers.adaptive.prices import (
-    IMAGES,
-    about_answer,
-    about_audit,
-    audit_price,
-    fitted_on_few,
-)
 from saddlepoint.papers.adaptive.reductions import LABEL, reductions
 from saddlepoint.papers.adaptive.robust_net import LAYERS, NAME, RADIUS, load_robust_net
 from saddlepoint.papers.adaptive.scales import AttackBudgets
@@ -145,7 +145,7 @@ def run(request: Request) -> Result:
         for name, number in MEASURED.items()
     ]
     costs = [
-        *(f"{name} was not audited: {audit_price(name, base, FIT)}" for name in NOT_AUDITED),
+        *(f"{name} was not audited: {audit_cost(name, base, FIT)}" for name in NOT_AUDITED),
         *(f"{name} was not run: {attack_cost(name, base)}" for name in NOT_RUN),
     ]
     return runner.result(

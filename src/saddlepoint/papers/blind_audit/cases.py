@@ -16,10 +16,10 @@ from saddlepoint.evaluation import Direct, Episode, FixedPoints, MaxLossPoint, T
 from saddlepoint.games.exit_attacks import ExitAttack
 from saddlepoint.games.need import NEED
 from saddlepoint.papers.adaptive.attacks import PAPER_ATTACKS, static
+from saddlepoint.papers.adaptive.audit_costs import audit_cost
 from saddlepoint.papers.adaptive.defenses import DEFENSES
 from saddlepoint.papers.adaptive.experiment import AdaptiveExperiment
 from saddlepoint.papers.adaptive.fitting import FITS
-from saddlepoint.papers.adaptive.prices import audit_price
 from saddlepoint.papers.adaptive.scales import AttackBudgets
 from saddlepoint.papers.blind_audit.paper_attack import PaperAttack, budget_share, cost_share
 from saddlepoint.papers.budgets import AutoAttackBudget
@@ -109,7 +109,7 @@ def not_audited(request: Request) -> list[str]:
     fit = FITS[request.scale]
     others = [row.name for row in TABLE if row.name not in experiment.setting.audited]
     bases = {name: experiment.base(DEFENSES[name].base) for name in others}
-    return [f"{name} was not audited: {audit_price(name, bases[name], fit)}" for name in others]
+    return [f"{name} was not audited: {audit_cost(name, bases[name], fit)}" for name in others]
 
 
 def transductive_cases(request: Request) -> Iterator[AuditCase]:

@@ -15,11 +15,11 @@ from saddlepoint.papers.adaptive.fitting import FitSetting
 from saddlepoint.phrases import count
 from saddlepoint.rng import Keys
 
-IMAGES = 64  # for which prices are stated
+IMAGES = 64  # for which costs are stated
 _MEASURED_ON = 16  # images
 
 
-def audit_price(name: str, base: StaticModel, fit: FitSetting) -> str:
+def audit_cost(name: str, base: StaticModel, fit: FitSetting) -> str:
     """Fit a defense on few images, and say what an audit would take.
 
     Args:
