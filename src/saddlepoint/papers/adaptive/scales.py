@@ -142,7 +142,7 @@ def _small() -> AdaptiveSetting:
         contrastive=EoTBudget(6, 4),
         denoising=EoTBudget(10, 10),
     )
-    # The audits of the others take hours on one core; the record names their costs.
+    # The record names what the audits of the others take.
     audited = ("SODEF", "AntiAdversary", "SOAP", "ATLD", "AIDPurifier")
     return AdaptiveSetting(
         test_images=64,
