@@ -48,7 +48,7 @@ DRAWS = 2  # random draws over which a defense that trains at test time is score
 MAX_TEST_IMAGES = 128  # size of URejectron's test batch, at most
 TRAINING_IMAGES_PER_TEST_IMAGE = 4  # training images that URejectron compares each one with
 # Images in RMC's stream, at most: every attack fine-tunes a network for every prediction.
-_MAX_STREAM = 12
+_MAX_STREAM = 64
 _MODEL_SPACE_ATTACKS = ("FPA", "GMSA-AVG", "GMSA-MIN")
 _AIMER_ATTACKS = ("PGD-100", "AutoAttack")
 
