@@ -25,7 +25,6 @@ MODELS = Path(__file__).parents[3] / "shared" / "models"
 LOADER = """
 import torch
 from torch import nn
-from torch import nn
 
 class Exits(nn.Module):
     def __init__(self):
